@@ -23,12 +23,20 @@ import (
 	"strings"
 )
 
-//go:embed relax-guide.jsonl
-var relaxGuide string
+var (
+	//go:embed relax-guide.jsonl
+	relaxGuide string
+	//go:embed sglang-0.5.15.post1.jsonl
+	sglang0515post1 string
+	//go:embed vllm-0.24.0.jsonl
+	vllm0240 string
+)
 
 // releases lists every catalogue, oldest first within an engine.
 var releases = []*Catalogue{
 	{Engine: "relax", Version: "guide", lines: relaxGuide},
+	{Engine: "sglang", Version: "0.5.15.post1", lines: sglang0515post1},
+	{Engine: "vllm", Version: "0.24.0", lines: vllm0240},
 }
 
 // Catalogue holds the options of one release of one program.

@@ -1,35 +1,35 @@
 """The catalogue format: turns argparse options into the JSON lines that the Go package embeds.
 
-One line an option, keyed by the name a user writes: the long option without its dashes and with `_`
-for `-`. Every other spelling gets a short line that points at it. The lines are sorted by name (byte
-order), so that a reader can search the text by halves and decode one line. `help` sentences are read for
-one bit (does it speak of JSON?) and never stored.
+One line an option, keyed by the name that a user writes: the long option without its dashes and with `_` for
+`-`. Every other spelling gets a short line that points at it. The lines are sorted by name (byte order), so that
+a reader can halve its way to one and decode that alone. Help sentences are read for one bit (does the program
+take JSON there?) and never stored.
 
-An option is described by a plain dict, which a live parser (`options_of`) or a recorded dump fills alike:
+An option is described by a plain dict, which a live parser (`options_of`) or a recording fills alike:
 
-    flags     spellings in the parser's order, `--no-x` of a BooleanOptionalAction included
-    action    class name of the action: without a leading `_`, without `Action` at the end
-    dest      name in the parsed result; may be absent in a dump
-    type      name of the converter, None for a plain string
-    nargs, const, default, choices, required, help, deprecated, source
+    flags     spellings in the parser's order, with the `--no-x` of a BooleanOptionalAction
+    action    class name of the action without a leading `_` and without `Action` at its end
+    type      name of the converter, None for a plain string; or a dict in the form of CONVERTERS' values
+    default   before the option's own conversion, as argparse keeps it
+    dest, nargs, choices, required, help, deprecated, source   (each may be absent)
 """
 
 import argparse
 import dataclasses
 import enum
 import json
+import re
 import signal
 
-# What a converter makes of its word: type and further fields of the line. A converter that is not listed
-# stops the generator: a new one has to be looked at, not guessed.
-# `words` is a regular expression for the strings that an int option takes besides integers.
+# Per converter: what it takes, as fields of a line. One that is not listed stops the generator: a new converter
+# has to be looked at, not guessed. `words` is a regular expression for the strings that an int option takes
+# besides integers.
 CONVERTERS = {
     None: {"type": "string"},
     "str": {"type": "string"},
     "int": {"type": "int"},
     "float": {"type": "float"},
-    "bool": {"type": "bool"},  # bool("False") is True; Go's Flag.Bool knows
-    "loads": {"type": "json"},
+    "bool": {"type": "bool"},  # bool("False") is True: Flag.BoolForms knows
     "json.loads": {"type": "json"},
     # SGLang
     "human_readable_int": {"type": "int", "human_int": True, "words": r"[0-9]+(\.[0-9]+)?[kMGT]|[0-9]+[KMGT]i"},
@@ -38,7 +38,8 @@ CONVERTERS = {
     "parse_cuda_graph_config_arg": {"type": "json", "shape": "object"},
     # Relax
     "_positive_int": {"type": "int"},
-    # Megatron. The *_freq_type options take an integer or a Python list expression such as "[0]*3+[1]*58".
+    # Megatron. The freq_types take an integer or a Python list expression such as "[0]*3+[1]*58"; the enum handler
+    # takes the names of the members.
     "tuple_type": {"type": "string"},
     "moe_freq_type": {"type": "string", "number_ok": True},
     "no_rope_freq_type": {"type": "string", "number_ok": True},
@@ -47,8 +48,8 @@ CONVERTERS = {
     "ArgumentGroupFactory._get_enum_kwargs.<locals>.enum_type_handler": {"type": "string"},
 }
 
-# Zero-argument actions, and those that take words. `store_const` and `no_op` are flags without an effect of
-# their own name: they set another destination, or nothing.
+# Actions that take no word, and actions that take words. `store_const` sets another destination than its own
+# name's, `no_op` none.
 SWITCHES = {
     "StoreTrue": "store_true",
     "StoreFalse": "store_false",
@@ -58,125 +59,168 @@ SWITCHES = {
     "DeprecatedStoreConst": "store_const",
     "Deprecated": "no_op",
 }
-STORES = {"Store": "store", "Append": "append", "DeprecatedAliasStore": "store", "LoRAPath": "store"}
+STORES = {
+    "Store": "store",
+    "Append": "append",
+    "DeprecatedAliasStore": "store",
+    "LoRAPath": "store",
+    "LoRAParser": "store",
+}
 SKIPPED = {"Help", "Version"}  # they print and exit
 
-FIELDS = (  # order in a line; absent when empty, false or null
-    "name", "flag", "type", "shape", "nargs", "choices", "words", "default", "action", "negative", "aliases",
-    "deprecated", "human_int", "number_ok", "optional", "json_loose", "required", "source",
-)  # fmt: skip
+# How help sentences say that a word is JSON; "path to a JSON config file" is none of them.
+SPEAKS_OF_JSON = re.compile(r"\bin JSON (string )?format|\bJSON (string|content|with schema|config\b(?! file))", re.I)
+
+# The fields in the order of a line; those that are empty, false or null are left out.
+FIELDS = (
+    "name",
+    "flag",
+    "type",
+    "shape",
+    "nargs",
+    "choices",
+    "words",
+    "default",
+    "action",
+    "negative",
+    "aliases",
+    "deprecated",
+    "human_int",
+    "number_ok",
+    "optional",
+    "json_loose",
+    "required",
+    "source",
+)
 
 
-def name_of(flag):
-    return flag.lstrip("-").replace("-", "_")
+def options_of(parser, converter):
+    """The options of a live parser. `converter` gives an action's `type` (see CONVERTERS)."""
+    for action in parser._actions:
+        if not action.option_strings:
+            continue  # a positional argument
+        hidden = [s for s, a in parser._option_string_actions.items() if a is action and s not in action.option_strings]
+        yield {
+            "flags": [*action.option_strings, *hidden],
+            "action": type(action).__name__.removeprefix("_").removesuffix("Action"),
+            "dest": action.dest,
+            "type": converter(action),
+            "nargs": action.nargs,
+            "default": action.default,
+            "choices": list(action.choices) if action.choices else None,
+            "required": action.required,
+            "help": action.help,
+            "deprecated": bool(getattr(action, "deprecated", False)) or action in getattr(parser, "_deprecated", ()),
+        }
+
+
+def lines(options):
+    """All lines of a catalogue, sorted by name. Two options that claim one name are an error."""
+    flags = [describe(o) for o in joined(options)]
+    table = {}
+    for flag in flags:
+        if flag["name"] in table:
+            raise ValueError(f"two options are called {flag['name']}")
+        table[flag["name"]] = flag
+    for flag in flags:
+        spellings = [(alias, "alias_of") for alias in flag.get("aliases", ())]
+        spellings += [(flag["negative"], "negative_of")] if "negative" in flag else []
+        for spelling, relation in spellings:
+            short = {"name": name_of(spelling), relation: flag["name"]}
+            if short["name"] != flag["name"] and table.setdefault(short["name"], short) != short:
+                raise ValueError(f"{spelling} of {flag['flag']} is another option's name")
+    return [json.dumps(table[n], separators=(",", ":"), ensure_ascii=False) for n in sorted(table)]
+
+
+def name_of(spelling):
+    return spelling.lstrip("-").replace("-", "_")
 
 
 def describe(option):
-    """The full line of one option, as a dict; None for an option without a value to set (--help)."""
-    action = option["action"]
-    if action in SKIPPED:
-        return None
+    """The full line of one option, as a dict in the order of FIELDS."""
+    action, default = option["action"], option.get("default")
     longs = [f for f in option["flags"] if f.startswith("--")]
-    negatives = [f for f in longs if f.startswith("--no-")] if action == "BooleanOptional" else []
-    spellings = [f for f in option["flags"] if f not in negatives]
-    flag = next(f for f in spellings if f.startswith("--"))
+    negatives = option.get("negatives", [])
+    if action == "BooleanOptional":
+        negatives = [f for f in longs if f.startswith("--no-")]
+    flag = next(f for f in longs if f not in negatives)
     line = {
         "name": name_of(flag),
         "flag": flag,
-        "aliases": [f for f in spellings if f != flag],
-        "negative": negatives[0] if negatives else "",
-        "deprecated": option.get("deprecated", False) or action.startswith("Deprecated"),
-        "required": option.get("required", False),
-        "source": option.get("source", ""),
-        "default": plain(option.get("default")),
+        "aliases": [f for f in option["flags"] if f != flag and f not in negatives],
+        "negative": negatives[0] if negatives else None,
+        "deprecated": option.get("deprecated") or action.startswith("Deprecated") or says_deprecated(option),
+        "optional": default in (None, argparse.SUPPRESS) and not option.get("required"),
+        "required": option.get("required"),
+        "source": option.get("source"),
+        "default": plain(default),
     }
     if action in SWITCHES:
         line.update(type="bool", action=SWITCHES[action])
-        # In the user's terms: a switch that is not given is false, whatever its destination then holds, unless
-        # the destination is None, which programs read as "decide yourself".
-        if action in ("StoreFalse", "StoreConst", "DeprecatedStoreConst", "Deprecated"):
-            line["default"] = None if action == "StoreFalse" and option.get("default") is None else False
+        # In the user's terms. A switch that sets the destination of its name is false without being given, unless
+        # the destination is then None, which programs read as "decide yourself". One that sets another
+        # destination, or sets its own to false, has no default but "not given".
+        if line["action"] in ("store_const", "no_op") or (line["action"] == "store_false" and default is not None):
+            line.update(default=False, optional=False)
     else:
         line["action"] = STORES[action]
-        line.update(converter(option))
-        if None in (option.get("choices") or []):
-            option, line["optional"] = {**option, "choices": [c for c in option["choices"] if c is not None]}, True
-        line["nargs"] = "" if option.get("nargs") is None else str(option["nargs"])
-        line["choices"] = choices(option)
-        if line["default"] in (option.get("choices") or []):  # an enum member's name for its value
-            line["default"] = line["choices"][option["choices"].index(line["default"])]
-        if line["type"] == "json" and isinstance(line["default"], str):
-            line["default"] = json.loads(line["default"])
-        if line["type"] == "string" and "json" in (option.get("help") or "").lower():
-            line["json_loose"] = True
-    if line["default"] is None and not line["required"]:
-        line["optional"] = True
+        line.update(words_of(option, line["default"]))
     return {k: line[k] for k in FIELDS if k in line and (line[k] is not None if k == "default" else line[k])}
 
 
-def converter(option):
-    kind = option.get("type")
-    if isinstance(kind, dict):
-        return kind
-    if kind not in CONVERTERS:
-        raise SystemExit(f"{option['flags'][0]}: unknown converter {kind!r}: add it to CONVERTERS")
-    return CONVERTERS[kind]
+def words_of(option, default):
+    """The fields that describe the words of an option."""
+    converter, choices = option.get("type"), option.get("choices") or []
+    if not isinstance(converter, dict):
+        if converter not in CONVERTERS:
+            raise ValueError(f"{option['flags'][0]}: unknown converter {converter!r}; look at it, then add it to CONVERTERS")
+        converter = CONVERTERS[converter]
+    fields = {**converter, "nargs": str(option.get("nargs") or ""), "default": default}
+    if any(c in (None, "None") for c in choices):  # the converter makes None of the word
+        choices, fields["optional"] = [c for c in choices if c not in (None, "None")], True
+    if converter["type"] == "string" and choices and isinstance(choices[0], int):  # members, looked up by name
+        fields["default"] = signal.Signals(default).name if default is not None else None
+        choices = [signal.Signals(c).name for c in choices]
+    fields["choices"] = sorted(plain(c) for c in choices)  # some parsers take them from a set, in no order
+    if converter["type"] == "json" and isinstance(default, str):  # argparse converts a default that is a string
+        fields["default"] = json.loads(default)
+    if converter["type"] == "string":
+        if isinstance(fields["default"], int):
+            fields["number_ok"] = True
+        if not choices and (default == "{}" or SPEAKS_OF_JSON.search(option.get("help") or "")):
+            fields["json_loose"] = True
+    return fields
 
 
-def choices(option):
-    values = option.get("choices")
-    if not values:
-        return []
-    if "enum_type_handler" in str(option.get("type")) and isinstance(values[0], int):
-        return [signal.Signals(v).name for v in values]  # the handler looks words up by member name
-    return [plain(v) for v in values]
+def says_deprecated(option):
+    return bool(re.match(r"\W*deprecated\b", option.get("help") or "", re.I))
 
 
 def plain(value):
-    """A default or choice as JSON; enum members by name or value; what has no JSON form is None."""
-    if value == argparse.SUPPRESS:
+    """A default or a choice as JSON. None for what has no such form: a config object that the program builds."""
+    if value == argparse.SUPPRESS or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         return None
     if isinstance(value, enum.Enum):
-        return value.name
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return None  # a config object that the engine fills in by itself
+        return plain(value.value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain, value))
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted(plain(v) for v in value)
-    if isinstance(value, str) and value.startswith("<") and value.endswith(">") and "." in value:
-        return value[1:-1].split(":")[0].split(".")[-1]  # recorded repr of an enum member
+    if isinstance(value, str) and (member := re.fullmatch(r"<\w+\.(\w+): .*>", value)):
+        return member[1]  # a recorded enum member
     json.dumps(value)
     return value
 
 
-def lines(options):
-    """All lines of a catalogue, sorted by name; raises on two options that claim one name."""
-    full = [d for d in map(describe, options) if d]
-    full = join_negatives(full)
-    table = {d["name"]: d for d in full}
-    if len(table) != len(full):
-        seen = set()
-        raise ValueError("two options with one name: %s" % [d["name"] for d in full if d["name"] in seen or seen.add(d["name"])])
-    for d in full:
-        for spelling, key in [(a, "alias_of") for a in d.get("aliases", [])] + [(d.get("negative", ""), "negative_of")]:
-            short = name_of(spelling)
-            if short and short != d["name"]:
-                if short in table and table[short] != {"name": short, key: d["name"]}:
-                    raise ValueError(f"{spelling} of {d['flag']} is taken: {table[short]}")
-                table[short] = {"name": short, key: d["name"]}
-    return [json.dumps(table[n], separators=(",", ":"), ensure_ascii=False) for n in sorted(table)]
-
-
-def join_negatives(full):
-    """Pairs `--x` (store_true) and `--no-x` (store_false) of one destination: the second is the negative form of
-    the first. A parser keeps one default a destination, so two different defaults are two destinations."""
-    by_flag = {d["flag"]: d for d in full}
-    gone = set()
-    for d in full:
-        other = by_flag.get("--no-" + d["flag"][2:])
-        if d["action"] == "store_true" and other and other["action"] == "store_false" and d.get("default") == other.get("default"):
-            d["negative"] = other["flag"]
-            gone.add(other["name"])
-    ordered = [d for d in full if d["name"] not in gone]
-    return [{k: d[k] for k in FIELDS if k in d} for d in ordered]
+def joined(options):
+    """Makes one option of the two `--x` (store_true) and `--no-x` (store_false) of one destination. A recording
+    may lack destinations; but a destination has one default, so that two defaults mean two of them."""
+    options = [o for o in options if o["action"] not in SKIPPED]
+    identity = "dest" if all("dest" in o for o in options) else "default"
+    offs = {f: o for o in options if o["action"] == "StoreFalse" for f in o["flags"]}
+    for option in options:
+        off = offs.get("--no-" + option["flags"][0].lstrip("-"))
+        if option["action"] == "StoreTrue" and off and off[identity] == option[identity]:
+            option["negatives"] = off["flags"]
+            offs = {f: o for f, o in offs.items() if o is not off}
+    return [o for o in options if o["action"] != "StoreFalse" or any(o is off for off in offs.values())]

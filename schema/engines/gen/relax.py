@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""relax.py DUMP > ../relax-guide.jsonl: the catalogue of Relax's train.py.
+"""relax.py RECORDING SGLANG > ../relax-guide.jsonl: the catalogue of Relax's train.py.
 
-Relax is not on a package registry, and its parser is put together at run time from its own arguments,
-Megatron's, and SGLang's with an `--sglang-` prefix. DUMP is a recording of that parser on a machine that
-has all three: one JSON object a line, in the order of registration, with `flags`, `type` (name of the
-converter), `default`, `action` (class name), `from` (which of the parts), and, where set, `nargs`, `const`
-and `choices`. The committed catalogue was made from the line of Relax that its GenRM guide documents.
+Relax is on no package index, and its parser is put together at run time from its own options, Megatron's, and
+SGLang's behind `--sglang-`. RECORDING is a dump of that parser, made where all three are installed: a JSON object
+a line, in the order of registration, with `flags`, `type` (name of the converter), `default`, `action` (class
+name), `from` (which part) and, where set, `nargs` and `choices`. SGLANG is the catalogue of the SGLang release
+that this Relax pins; it says which of SGLang's strings are JSON, which a recording without help sentences
+cannot. The committed catalogue is of the line of Relax that its GenRM guide documents, with SGLang 0.5.15.post1.
 """
 
 import json
@@ -15,21 +16,25 @@ import catalogue
 
 
 def merged(rows):
-    """One row an option. Relax re-registers some of Megatron's options; its `reset_arg` then keeps Megatron's
-    action (converter, choices, spellings) and replaces the default alone."""
-    table = {}
+    """One option for each row; for options that Relax registers a second time, one for both rows: its `reset_arg`
+    keeps Megatron's action (converter, choices, spellings) and replaces the default alone."""
+    options = {}
     for row in rows:
-        option = {"required": False, **row, "source": row["from"].split(":")[0]}
-        first = table.setdefault(row["flags"][0], option)
-        if first is not option:
-            table[row["flags"][0]] = {**option, "default": first["default"], "source": first["source"]}
-    return list(table.values())
+        option = {**row, "source": row["from"].split(":")[0]}
+        if ours := options.get(row["flags"][0]):
+            option.update(default=ours["default"], source=ours["source"])
+        options[row["flags"][0]] = option
+    return list(options.values())
 
 
 def main():
-    with open(sys.argv[1], encoding="utf-8") as dump:
-        rows = [json.loads(line) for line in dump]
-    print("\n".join(catalogue.lines(merged(rows))))
+    recording, sglang = (open(path, encoding="utf-8") for path in sys.argv[1:3])
+    loose = {"--sglang-" + flag["flag"][2:] for flag in map(json.loads, sglang) if flag.get("json_loose")}
+    options = merged(map(json.loads, recording))
+    for option in options:
+        if option["source"] == "sglang" and option["flags"][0] in loose:
+            option["type"] = {**catalogue.CONVERTERS[option["type"]], "json_loose": True}
+    print("\n".join(catalogue.lines(options)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""The argument parsers of the engines, as the released packages build them. Runs inside a prepared environment
+(environment.py); each function imports its engine, which takes seconds."""
+
+import argparse
+import contextlib
+import sys
+
+import catalogue
+
+
+def parser_of(engine):
+    """The parser of an engine's server and a function that describes an action's converter (catalogue.CONVERTERS)."""
+    return {"vllm": vllm, "sglang": sglang}[engine]()
+
+
+def vllm():
+    # vLLM reads the command line while it is imported, to decide whether it collects help sentences, and asks its
+    # platform for a device while it builds the parser. The release's own CPU platform does; with the CUDA platform
+    # and stubs for its compiled modules the options of 0.24.0 are the same.
+    sys.argv = ["vllm", "serve", "--help=all"]
+    import vllm.platforms
+    from vllm.platforms.cpu import CpuPlatform
+
+    vllm.platforms._current_platform = CpuPlatform()
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    return make_arg_parser(FlexibleArgumentParser(prog="vllm serve")), vllm_converter
+
+
+def vllm_converter(action):
+    """vLLM builds its converters from the types of its config classes: closures around closures."""
+    kind, wrappers = action.type, []
+    while (name := getattr(kind, "__qualname__", None)) in (OPTIONAL, CHECKED):
+        wrappers.append(name)
+        kind = kind.__closure__[0].cell_contents
+    # Objects, lists and plain words share converters. The checked ones are of fields that are dictionaries; else the
+    # default tells what the program means.
+    shape = "object" if CHECKED in wrappers else {dict: "object", list: "list"}.get(type(action.default), "")
+    counts = r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]"
+    fields = {
+        "loads": {"type": "json", "shape": shape},
+        "_compute_kwargs.<locals>.parse_dataclass": {"type": "json", "shape": "object"},
+        "union_dict_and_str": (
+            {"type": "json", "shape": "object"} if shape else {"type": "string", "json_loose": True, "shape": "object"}
+        ),
+        "human_readable_int": {"type": "int", "human_int": True, "words": counts},
+        "human_readable_int_or_auto": {"type": "int", "human_int": True, "words": counts + "|auto"},
+        "EngineArgs.add_cli_args.<locals>.<lambda>": {"type": "string"},
+    }.get(name) or catalogue.CONVERTERS[name]
+    if type(action).__name__ == "LoRAParserAction":  # each word is name=path or an object
+        fields = {**fields, "json_loose": True, "shape": "object"}
+    return {**fields, "optional": True} if OPTIONAL in wrappers else fields
+
+
+OPTIONAL = "optional_type.<locals>._optional_type"  # makes None of an empty word
+CHECKED = "parse_type.<locals>._parse_type"  # turns exceptions into argparse's
+
+
+def sglang():
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser(prog="sglang.launch_server")
+    ServerArgs.add_cli_args(parser)
+    return parser, sglang_converter
+
+
+def sglang_converter(action):
+    name = getattr(action.type, "__qualname__", None)
+    return "json.loads" if name == "loads" else name
+
+
+def main():
+    """parsers.py ENGINE: prints the catalogue of the installed release."""
+    with contextlib.redirect_stdout(sys.stderr):  # engines log there
+        parser, converter = parser_of(sys.argv[1])
+    print("\n".join(catalogue.lines(catalogue.options_of(parser, converter))))
+
+
+if __name__ == "__main__":
+    main()
