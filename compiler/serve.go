@@ -1,0 +1,5 @@
+package compiler
+
+import "genrm.dev/genrm/compiler/tree"
+
+func compileServe(e *experiment, w *tree.Value) {}
