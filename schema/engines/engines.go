@@ -89,7 +89,7 @@ type Flag struct {
 	// Flag is the canonical spelling, the only one to put on a command line: "--tensor-parallel-size".
 	Flag string `json:"flag"`
 	Type Type   `json:"type"`
-	// Shape narrows a JSON flag: "object", "list", or "" for either.
+	// Shape narrows what a JSON or JSONLoose flag takes: "object", "list", or "" for either.
 	Shape string `json:"shape"`
 	// NArgs is argparse's count of words: "" for exactly one (none for switches), "+" for one or more, "*" for any
 	// number, "?" for at most one, or a number such as "2".
@@ -112,11 +112,9 @@ type Flag struct {
 	HumanInt bool `json:"human_int"`
 	// NumberOK says that a String flag also takes a bare number (its converter reads numbers and expressions).
 	NumberOK bool `json:"number_ok"`
-	// Optional says that null is a value: the default is None, so that null means to leave the flag out, or the
-	// parser turns an empty word into None (the flag's Default is then not nil, and null is written --flag=).
+	// Optional says that null is a value: the default is None, so that null means to leave the flag out.
 	Optional bool `json:"optional"`
-	// JSONLoose says that the parser keeps a String flag's word as it is, while the program takes JSON there: an
-	// object or a list may be given as one.
+	// JSONLoose says that a String flag's word may be JSON, too: an object or a list, as Shape tells.
 	JSONLoose bool `json:"json_loose"`
 	// Required says that the program does not start without the flag.
 	Required bool `json:"required"`

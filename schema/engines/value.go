@@ -63,32 +63,21 @@ func (f Flag) Check(value any) error {
 	if f.AliasOf != "" || f.NegativeOf != "" {
 		panic("engines: Check of " + f.Name + ", which is only a spelling of another flag")
 	}
-	if value == nil {
-		if f.Optional {
-			return nil
-		}
-		return f.want()
+	if value == nil && f.Optional || f.accepts(value) {
+		return nil
 	}
-	ok := f.checkOne(value)
-	switch {
-	case f.Action == Append:
-		ok = f.checkList(value, 1, -1, func(element any) bool {
-			if low, high, many := f.counts(); many {
-				return f.checkList(element, low, high, f.checkOne)
-			}
-			return f.checkOne(element)
-		})
-	case f.NArgs == "?":
-		ok = ok || value == true // the flag without a word
-	default:
-		if low, high, many := f.counts(); many {
-			ok = f.checkList(value, low, high, f.checkOne)
-		}
+	return errors.New("want " + f.expected())
+}
+
+func (f Flag) accepts(value any) bool {
+	accepts := f.acceptsWord
+	if low, high, many := f.counts(); many {
+		accepts = listOf(low, high, accepts)
 	}
-	if !ok {
-		return f.want()
+	if f.Action == Append {
+		accepts = listOf(0, -1, accepts)
 	}
-	return nil
+	return accepts(value) || f.NArgs == "?" && value == true // the flag without a word
 }
 
 // counts returns how many words the flag takes, with high < 0 for no limit; many is false for flags that take
@@ -109,16 +98,17 @@ func (f Flag) counts() (low, high int, many bool) {
 	return n, n, true
 }
 
-func (f Flag) checkList(value any, low, high int, element func(any) bool) bool {
-	list, ok := value.([]any)
-	if !ok || len(list) < low || high >= 0 && len(list) > high {
-		return false
+// listOf returns a check for lists of at least low and, if high is not negative, at most high elements.
+func listOf(low, high int, element func(any) bool) func(any) bool {
+	return func(value any) bool {
+		list, ok := value.([]any)
+		return ok && len(list) >= low && (high < 0 || len(list) <= high) &&
+			!slices.ContainsFunc(list, func(v any) bool { return !element(v) })
 	}
-	return !slices.ContainsFunc(list, func(v any) bool { return !element(v) })
 }
 
-// checkOne checks one word, without the counts.
-func (f Flag) checkOne(value any) bool {
+// acceptsWord checks a value for one word of the flag.
+func (f Flag) acceptsWord(value any) bool {
 	if len(f.Choices) > 0 {
 		return slices.ContainsFunc(f.Choices, func(choice json.RawMessage) bool { return equals(choice, value) })
 	}
@@ -127,34 +117,37 @@ func (f Flag) checkOne(value any) bool {
 		_, ok := value.(bool)
 		return ok
 	case Int:
-		if text, ok := value.(string); ok {
-			return f.Words != "" && anchored(f.Words).MatchString(text)
+		switch value := value.(type) {
+		case json.Number:
+			return isInteger(value)
+		case string:
+			return f.Words != "" && anchored(f.Words).MatchString(value)
 		}
-		number, ok := value.(json.Number)
-		return ok && isInteger(number)
+		return false
 	case Float:
 		_, ok := value.(json.Number)
 		return ok
 	case String:
-		if f.JSONLoose && (isObject(value) || isList(value)) {
+		switch value.(type) {
+		case string:
 			return true
-		}
-		if _, ok := value.(json.Number); ok {
+		case json.Number:
 			return f.NumberOK
 		}
-		_, ok := value.(string)
-		return ok
+		return f.JSONLoose && f.hasShape(value)
 	case JSON:
 		if text, ok := value.(string); ok {
 			var decoded any
-			if json.Unmarshal([]byte(text), &decoded) != nil {
-				return false
-			}
-			value = decoded
+			return json.Unmarshal([]byte(text), &decoded) == nil && f.hasShape(decoded)
 		}
-		return f.Shape != "list" && isObject(value) || f.Shape != "object" && isList(value)
+		return f.hasShape(value)
 	}
 	panic("engines: " + f.Name + ": unknown type " + string(f.Type))
+}
+
+func (f Flag) hasShape(value any) bool {
+	_, list := value.([]any)
+	return list && f.Shape != "object" || isObject(value) && f.Shape != "list"
 }
 
 func anchored(words string) *regexp.Regexp { return regexp.MustCompile(`^(?:` + words + `)$`) }
@@ -162,6 +155,7 @@ func anchored(words string) *regexp.Regexp { return regexp.MustCompile(`^(?:` + 
 // isInteger reports whether a number is written as an integer, as CUE's int asks: 1.0 and 1e3 are none.
 func isInteger(number json.Number) bool { return !strings.ContainsAny(string(number), ".eE") }
 
+// isObject reports whether a value is none of the others: a map, a struct or a pointer.
 func isObject(value any) bool {
 	switch value.(type) {
 	case nil, bool, string, json.Number, []any:
@@ -170,8 +164,6 @@ func isObject(value any) bool {
 	kind := reflect.TypeOf(value).Kind()
 	return kind == reflect.Map || kind == reflect.Struct || kind == reflect.Pointer
 }
-
-func isList(value any) bool { _, ok := value.([]any); return ok }
 
 // equals compares a choice, which is a JSON string or integer, with a value.
 func equals(choice json.RawMessage, value any) bool {
@@ -185,11 +177,7 @@ func equals(choice json.RawMessage, value any) bool {
 	return false
 }
 
-// want says what Check expects.
-func (f Flag) want() error {
-	return errors.New("want " + f.expected())
-}
-
+// expected says what Check accepts.
 func (f Flag) expected() string {
 	one, many := f.words()
 	var text string
@@ -225,35 +213,34 @@ func (f Flag) words() (one, many string) {
 		text := "one of: " + strings.Join(choices, ", ")
 		return text, "values, each " + text
 	}
+	var ones, manys []string
+	add := func(one, many string) { ones, manys = append(ones, one), append(manys, many) }
 	switch f.Type {
 	case Bool:
-		return "true or false", "true or false"
+		add("true or false", "true or false")
 	case Int:
-		one, many = "an integer", "integers"
-		if f.HumanInt {
-			one, many = one+` or a count such as "4k"`, many+` or counts such as "4k"`
-		}
-		if strings.Contains(f.Words, "auto") {
-			one, many = one+` or "auto"`, many+` or "auto"`
-		}
-		return one, many
+		add("an integer", "integers")
 	case Float:
-		return "a number", "numbers"
+		add("a number", "numbers")
 	case String:
-		one, many = "a string", "strings"
-		if f.NumberOK {
-			one, many = one+" or a number", many+" or numbers"
-		}
-		if f.JSONLoose {
-			one, many = one+", an object or a list", many+", objects or lists"
-		}
-		return one, many
+		add("a string", "strings")
 	}
-	switch f.Shape {
-	case "object":
-		return "an object", "objects"
-	case "list":
-		return "a list", "lists"
+	if f.NumberOK {
+		add("a number", "numbers")
 	}
-	return "an object or a list", "objects or lists"
+	if f.HumanInt {
+		add(`a count such as "4k"`, `counts such as "4k"`)
+	}
+	if strings.HasSuffix(f.Words, "|auto") {
+		add(`"auto"`, `"auto"`)
+	}
+	if f.Type == JSON || f.JSONLoose {
+		if f.Shape != "list" {
+			add("an object", "objects")
+		}
+		if f.Shape != "object" {
+			add("a list", "lists")
+		}
+	}
+	return strings.Join(ones, " or "), strings.Join(manys, " or ")
 }

@@ -34,7 +34,7 @@ CONVERTERS = {
     # SGLang
     "human_readable_int": {"type": "int", "human_int": True, "words": r"[0-9]+(\.[0-9]+)?[kMGT]|[0-9]+[KMGT]i"},
     "json_list_type": {"type": "json", "shape": "list"},
-    "nullable_str": {"type": "string", "optional": True},
+    "nullable_str": {"type": "string"},
     "parse_cuda_graph_config_arg": {"type": "json", "shape": "object"},
     # Relax
     "_positive_int": {"type": "int"},
@@ -176,8 +176,7 @@ def words_of(option, default):
             raise ValueError(f"{option['flags'][0]}: unknown converter {converter!r}; look at it, then add it to CONVERTERS")
         converter = CONVERTERS[converter]
     fields = {**converter, "nargs": str(option.get("nargs") or ""), "default": default}
-    if any(c in (None, "None") for c in choices):  # the converter makes None of the word
-        choices, fields["optional"] = [c for c in choices if c not in (None, "None")], True
+    choices = [c for c in choices if c not in (None, "None")]  # of these words the converter makes None, the default
     if converter["type"] == "string" and choices and isinstance(choices[0], int):  # members, looked up by name
         fields["default"] = signal.Signals(default).name if default is not None else None
         choices = [signal.Signals(c).name for c in choices]

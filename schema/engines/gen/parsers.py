@@ -30,27 +30,25 @@ def vllm():
 
 def vllm_converter(action):
     """vLLM builds its converters from the types of its config classes: closures around closures."""
-    kind, wrappers = action.type, []
+    kind, checked = action.type, False
     while (name := getattr(kind, "__qualname__", None)) in (OPTIONAL, CHECKED):
-        wrappers.append(name)
+        checked = checked or name == CHECKED
         kind = kind.__closure__[0].cell_contents
     # Objects, lists and plain words share converters. The checked ones are of fields that are dictionaries; else the
     # default tells what the program means.
-    shape = "object" if CHECKED in wrappers else {dict: "object", list: "list"}.get(type(action.default), "")
-    counts = r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]"
-    fields = {
+    shape = "object" if checked else {dict: "object", list: "list"}.get(type(action.default), "")
+    word_or_object = {"type": "string", "json_loose": True, "shape": "object"}
+    count = r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]"
+    if type(action).__name__ == "LoRAParserAction":
+        return word_or_object
+    return {
         "loads": {"type": "json", "shape": shape},
         "_compute_kwargs.<locals>.parse_dataclass": {"type": "json", "shape": "object"},
-        "union_dict_and_str": (
-            {"type": "json", "shape": "object"} if shape else {"type": "string", "json_loose": True, "shape": "object"}
-        ),
-        "human_readable_int": {"type": "int", "human_int": True, "words": counts},
-        "human_readable_int_or_auto": {"type": "int", "human_int": True, "words": counts + "|auto"},
+        "union_dict_and_str": {"type": "json", "shape": "object"} if shape else word_or_object,
+        "human_readable_int": {"type": "int", "human_int": True, "words": count},
+        "human_readable_int_or_auto": {"type": "int", "human_int": True, "words": count + "|auto"},
         "EngineArgs.add_cli_args.<locals>.<lambda>": {"type": "string"},
-    }.get(name) or catalogue.CONVERTERS[name]
-    if type(action).__name__ == "LoRAParserAction":  # each word is name=path or an object
-        fields = {**fields, "json_loose": True, "shape": "object"}
-    return {**fields, "optional": True} if OPTIONAL in wrappers else fields
+    }.get(name, name)
 
 
 OPTIONAL = "optional_type.<locals>._optional_type"  # makes None of an empty word

@@ -5,8 +5,8 @@ Relax is on no package index, and its parser is put together at run time from it
 SGLang's behind `--sglang-`. RECORDING is a dump of that parser, made where all three are installed: a JSON object
 a line, in the order of registration, with `flags`, `type` (name of the converter), `default`, `action` (class
 name), `from` (which part) and, where set, `nargs` and `choices`. SGLANG is the catalogue of the SGLang release
-that this Relax pins; it says which of SGLang's strings are JSON, which a recording without help sentences
-cannot. The committed catalogue is of the line of Relax that its GenRM guide documents, with SGLang 0.5.15.post1.
+that this Relax pins; it says which of SGLang's strings are JSON and which options deprecated, which a recording
+without help sentences cannot. The committed catalogue is of the line of Relax that its GenRM guide documents, with SGLang 0.5.15.post1.
 """
 
 import json
@@ -29,10 +29,12 @@ def merged(rows):
 
 def main():
     recording, sglang = (open(path, encoding="utf-8") for path in sys.argv[1:3])
-    loose = {"--sglang-" + flag["flag"][2:] for flag in map(json.loads, sglang) if flag.get("json_loose")}
+    theirs = {"--sglang-" + f["flag"][2:]: f for f in map(json.loads, sglang) if "flag" in f}
     options = merged(map(json.loads, recording))
     for option in options:
-        if option["source"] == "sglang" and option["flags"][0] in loose:
+        their = theirs.get(option["flags"][0], {})
+        option["deprecated"] = their.get("deprecated")
+        if their.get("json_loose"):
             option["type"] = {**catalogue.CONVERTERS[option["type"]], "json_loose": True}
     print("\n".join(catalogue.lines(options)))
 
