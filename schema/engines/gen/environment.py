@@ -67,7 +67,7 @@ def run(*command, **variables):
     subprocess.run(command, check=True, env={**environment, **variables})
 
 
-def call(python, *arguments, **options):
+def call(python, *arguments, input=None):
     """Runs a program in a prepared environment and returns what it prints. It sees none of the caller's variables, so
     that no setting of this machine becomes a fact of the engine."""
     environment = {
@@ -77,6 +77,7 @@ def call(python, *arguments, **options):
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    return subprocess.run(
-        [python, *arguments], check=True, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", **options
-    ).stdout
+    result = subprocess.run([python, *arguments], env=environment, input=input, capture_output=True, text=True, encoding="utf-8")
+    if result.returncode:
+        raise SystemExit(f"{' '.join(map(str, arguments))}: exit status {result.returncode}\n{result.stderr[-4000:]}")
+    return result.stdout

@@ -4,19 +4,27 @@
 import argparse
 import contextlib
 import sys
+import typing
 
 import catalogue
 
 
+class Parser(typing.NamedTuple):
+    options: argparse.ArgumentParser  # has the options of the server
+    converter: typing.Callable  # describes the converter of one of its actions, see catalogue.CONVERTERS
+    parse: typing.Callable  # parses an argv without the program's name, as the program does
+
+
 def parser_of(engine):
-    """The parser of an engine's server and a function that describes an action's converter (catalogue.CONVERTERS)."""
-    return {"vllm": vllm, "sglang": sglang}[engine]()
+    """The Parser of an engine's server. Engines log to standard output while they are imported, so this does not."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return {"vllm": vllm, "sglang": sglang}[engine]()
 
 
 def vllm():
     # vLLM reads the command line while it is imported, to decide whether it collects help sentences, and asks its
-    # platform for a device while it builds the parser. The release's own CPU platform does; with the CUDA platform
-    # and stubs for its compiled modules the options of 0.24.0 are the same.
+    # platform for a device while it builds the parser. The release's own CPU platform answers; with the CUDA
+    # platform and stubs for its compiled modules the options of 0.24.0 are the same.
     sys.argv = ["vllm", "serve", "--help=all"]
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
@@ -25,7 +33,10 @@ def vllm():
     from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    return make_arg_parser(FlexibleArgumentParser(prog="vllm serve")), vllm_converter
+    # As `vllm serve` puts them together. The outer parser rewrites the command line before the inner one reads it.
+    program = FlexibleArgumentParser(prog="vllm")
+    serve = make_arg_parser(program.add_subparsers(dest="subparser").add_parser("serve"))
+    return Parser(serve, vllm_converter, lambda argv: program.parse_args(["serve", *argv]))
 
 
 def vllm_converter(action):
@@ -60,7 +71,7 @@ def sglang():
 
     parser = argparse.ArgumentParser(prog="sglang.launch_server")
     ServerArgs.add_cli_args(parser)
-    return parser, sglang_converter
+    return Parser(parser, sglang_converter, parser.parse_args)
 
 
 def sglang_converter(action):
@@ -70,9 +81,8 @@ def sglang_converter(action):
 
 def main():
     """parsers.py ENGINE: prints the catalogue of the installed release."""
-    with contextlib.redirect_stdout(sys.stderr):  # engines log there
-        parser, converter = parser_of(sys.argv[1])
-    print("\n".join(catalogue.lines(catalogue.options_of(parser, converter))))
+    parser = parser_of(sys.argv[1])
+    print("\n".join(catalogue.lines(catalogue.options_of(parser.options, parser.converter))))
 
 
 if __name__ == "__main__":
