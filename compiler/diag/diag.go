@@ -62,6 +62,9 @@ type Diagnostic struct {
 	Detail   string // the arithmetic or the circumstances; may be empty
 	Remedy   string // what to do; may be empty only for notes
 	Related  []Related
+
+	// Secret says that the line at Pos holds a secret: no printer shows it.
+	Secret bool
 }
 
 // Related is another place that explains a diagnostic.
