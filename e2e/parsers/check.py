@@ -15,19 +15,20 @@ import generate  # noqa: E402
 
 
 def main():
-    passed, failures = 0, []
-    cases = read(sys.argv[1:])
-    releases = sorted(c.stem.split("-", 1) for engine in ("sglang", "vllm") for c in CATALOGUES.glob(f"{engine}-*.jsonl"))
-    for engine, version in releases:
-        problem = drift(engine, version)
-        passed, failures = passed + (not problem), failures + problem
+    passed, failures, cases = 0, [], read(sys.argv[1:])
+    files = [file for engine in ("sglang", "vllm") for file in CATALOGUES.glob(f"{engine}-*.jsonl")]
+    for engine, version in sorted(file.stem.split("-", 1) for file in files):
+        problems = drift(engine, version)
         mine = cases.pop((engine, version), [])
-        answers = parse(engine, version, mine)
-        wrong = [f"{c['place']}: {engine} {version}: {json.dumps(c['argv'], ensure_ascii=False)}: {a}" for c, a in zip(mine, answers, strict=True) if a]
-        passed, failures = passed + len(mine) - len(wrong), failures + wrong
-        print(f"{engine} {version}: the catalogue {'differs' if problem else 'is its own'}, {len(mine)} command lines, {len(wrong)} wrong")
+        for case, answer in zip(mine, parse(engine, version, mine), strict=True):
+            if answer:
+                words = json.dumps(case["argv"], ensure_ascii=False)
+                problems.append(f"{case['place']}: {engine} {version}: {words}: {answer}")
+        print(f"{engine} {version}: catalogue and {len(mine)} command lines, {len(problems)} wrong")
+        passed += 1 + len(mine) - len(problems)
+        failures += problems
     for (engine, version), unknown in cases.items():
-        failures += [f"{c['place']}: there is no catalogue of {engine} {version}" for c in unknown]
+        failures += [f"{case['place']}: there is no catalogue of {engine} {version}" for case in unknown]
     print("\n".join(failures), end="\n" if failures else "")
     print(f"{passed} passed, {len(failures)} failed")
     raise SystemExit(bool(failures) or not passed)
@@ -36,12 +37,11 @@ def main():
 def read(paths):
     """The cases of all files, by engine and version, each with its place."""
     cases = collections.defaultdict(list)
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    case = json.loads(line)
-                    cases[case["engine"], case["version"]].append({**case, "place": f"{pathlib.Path(path).name}:{number}"})
+    for path in map(pathlib.Path, paths):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if line.strip():
+                case = json.loads(line)
+                cases[case["engine"], case["version"]].append({**case, "place": f"{path.name}:{number}"})
     return cases
 
 

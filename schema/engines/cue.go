@@ -17,7 +17,8 @@ func (c *Catalogue) CUE(pkg, def string) []byte {
 		fmt.Fprintf(&fields, "\n\t// %s%s\n\t%q?: %s\n", flag.Flag, flag.remark(), flag.Name, flag.cue())
 	}
 	var file bytes.Buffer
-	fmt.Fprintf(&file, "// Made by genrm from the argument parser of %s %s. Do not edit.\n\npackage %s\n", c.Engine, c.Version, pkg)
+	fmt.Fprintf(&file, "// Made by genrm from the argument parser of %s %s. Do not edit.\n", c.Engine, c.Version)
+	fmt.Fprintf(&file, "\npackage %s\n", pkg)
 	if bytes.Contains(fields.Bytes(), []byte("json.Validate(")) {
 		file.WriteString("\nimport \"encoding/json\"\n")
 	}

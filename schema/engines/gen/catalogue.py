@@ -173,7 +173,7 @@ def words_of(option, default):
     converter, choices = option.get("type"), option.get("choices") or []
     if not isinstance(converter, dict):
         if converter not in CONVERTERS:
-            raise ValueError(f"{option['flags'][0]}: unknown converter {converter!r}; look at it, then add it to CONVERTERS")
+            raise ValueError(f"{option['flags'][0]}: look at converter {converter!r}, then add it to CONVERTERS")
         converter = CONVERTERS[converter]
     fields = {**converter, "nargs": str(option.get("nargs") or ""), "default": default}
     choices = [c for c in choices if c not in (None, "None")]  # of these words the converter makes None, the default

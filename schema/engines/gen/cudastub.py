@@ -14,7 +14,7 @@ import tempfile
 NVIDIA = re.compile(r"lib(cu|nv|nccl)\w*\.so")  # names of the libraries
 LOOSE = re.compile(r"_*(cu|nccl|nv|NV|fatbin)|_Z\d+(cu|nv)")  # symbols without a version that are NVIDIA's
 
-TEXT = re.compile(r"(cudaGetError|cublasGetStatus|ncclGetError|cudnnGetError|nvrtcGetError)(String|Name)|ncclGetLastError")
+TEXT = re.compile(r"(cuda|nccl|cudnn|nvrtc)GetError(String|Name)|cublasGetStatus(String|Name)|ncclGetLastError")
 
 
 def install(site_packages):
@@ -55,9 +55,12 @@ def build(path, versions, loose):
     with tempfile.TemporaryDirectory() as folder:
         source, script = pathlib.Path(folder, "stub.c"), pathlib.Path(folder, "versions")
         source.write_text("".join(f"{definition(s)}\n" for s in symbols if s.isidentifier()))
-        script.write_text("".join(f"{v} {{ global: {' '.join(s + ';' for s in sorted(ss))} }};\n" for v, ss in versions.items()))
-        versioned = [f"-Wl,--version-script={script}"] if versions else []
-        run("gcc", "-w", "-shared", "-fPIC", "-nostdlib", "-fno-builtin", f"-Wl,-soname,{path.name}", "-o", path, source, *versioned)
+        nodes = ((version, "; ".join(sorted(names))) for version, names in versions.items())
+        script.write_text("".join(f"{version} {{ global: {names}; }};\n" for version, names in nodes))
+        flags = ["-w", "-shared", "-fPIC", "-nostdlib", "-fno-builtin", f"-Wl,-soname,{path.name}"]
+        if versions:
+            flags.append(f"-Wl,--version-script={script}")
+        run("gcc", *flags, "-o", path, source)
 
 
 def definition(symbol):

@@ -77,7 +77,7 @@ def call(python, *arguments, input=None):
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    result = subprocess.run([python, *arguments], env=environment, input=input, capture_output=True, text=True, encoding="utf-8")
+    result = subprocess.run([python, *arguments], env=environment, input=input, capture_output=True, encoding="utf-8")
     if result.returncode:
         raise SystemExit(f"{' '.join(map(str, arguments))}: exit status {result.returncode}\n{result.stderr[-4000:]}")
     return result.stdout

@@ -40,11 +40,8 @@ def main():
         return
     committed = file.read_text(encoding="utf-8")
     if lines != committed:
-        sys.stdout.writelines(
-            difflib.unified_diff(
-                committed.splitlines(True), lines.splitlines(True), file.name, f"{arguments.engine} {arguments.version}", n=0
-            )
-        )
+        old, new = committed.splitlines(True), lines.splitlines(True)
+        sys.stdout.writelines(difflib.unified_diff(old, new, file.name, "the package", n=0))
         raise SystemExit(f"{file.name} is not what the package's parser says: run schema/engines/gen/generate.py")
 
 

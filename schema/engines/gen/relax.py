@@ -6,10 +6,12 @@ SGLang's behind `--sglang-`. RECORDING is a dump of that parser, made where all 
 a line, in the order of registration, with `flags`, `type` (name of the converter), `default`, `action` (class
 name), `from` (which part) and, where set, `nargs` and `choices`. SGLANG is the catalogue of the SGLang release
 that this Relax pins; it says which of SGLang's strings are JSON and which options deprecated, which a recording
-without help sentences cannot. The committed catalogue is of the line of Relax that its GenRM guide documents, with SGLang 0.5.15.post1.
+without help sentences cannot. The committed catalogue is of the line of Relax that its GenRM guide documents, with
+SGLang 0.5.15.post1.
 """
 
 import json
+import pathlib
 import sys
 
 import catalogue
@@ -28,7 +30,7 @@ def merged(rows):
 
 
 def main():
-    recording, sglang = (open(path, encoding="utf-8") for path in sys.argv[1:3])
+    recording, sglang = (pathlib.Path(path).read_text(encoding="utf-8").splitlines() for path in sys.argv[1:3])
     theirs = {"--sglang-" + f["flag"][2:]: f for f in map(json.loads, sglang) if "flag" in f}
     options = merged(map(json.loads, recording))
     for option in options:
