@@ -1,0 +1,249 @@
+package compiler
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/compiler/rules"
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/schema/engines"
+)
+
+// relaxCase is one command line and what Relax's own argument code and
+// placement planner said of it. "genrm" is what genrm must say; where it
+// refuses what Relax accepts, the verdict is "stricter".
+type relaxCase struct {
+	Case  string
+	Argv  []string
+	Relax struct {
+		Accepts   bool
+		Mode      plan.Mode
+		Instances tree.Map[*tree.Value] `json:"genrm_instances"`
+		Bundles   []struct {
+			Role, Model, Pool string
+			Start, Stop       int
+		}
+		Error string
+	}
+	Genrm   string
+	Verdict string
+}
+
+func relaxCases(t *testing.T) []relaxCase {
+	t.Helper()
+	data, err := os.ReadFile("testdata/relax-cases.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []relaxCase
+	if err := json.Unmarshal(data, &cases); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// fromArgv writes a train.py command line as an experiment, as its author would
+// write it: flags with a field as fields, the others under args, unknown ones
+// that Relax ignores under extra if asked for.
+func fromArgv(t *testing.T, argv []string, extra ...string) *tree.Value {
+	t.Helper()
+	cat, ok := engines.Get("relax", "guide")
+	if !ok {
+		t.Fatal("no catalogue of Relax")
+	}
+	relax, args, extras := &tree.Value{Kind: tree.Struct}, &tree.Value{Kind: tree.Struct}, &tree.Value{Kind: tree.List}
+	for i := 0; i < len(argv); {
+		flag := argv[i]
+		j := i + 1
+		for j < len(argv) && !strings.HasPrefix(argv[j], "--") {
+			j++
+		}
+		vals := argv[i+1 : j]
+		i = j
+		if slices.Contains(extra, flag) {
+			for _, s := range append([]string{flag}, vals...) {
+				extras.Items = append(extras.Items, tree.Text(s))
+			}
+			continue
+		}
+		name := engines.Key(flag)
+		into := args
+		if slices.Contains(relaxFields, name) {
+			into = relax
+		}
+		f, _ := cat.Lookup(name)
+		if f.NegativeOf != "" {
+			set(args, f.NegativeOf, &tree.Value{Kind: tree.Bool, Text: "false"})
+			continue
+		}
+		set(into, name, argValue(f, vals))
+	}
+	if len(args.Fields) > 0 {
+		set(relax, "args", args)
+	}
+	if len(extras.Items) > 0 {
+		set(relax, "extra_args", extras)
+	}
+	root := &tree.Value{Kind: tree.Struct}
+	set(root, "name", tree.Text("case"))
+	set(root, "relax", relax)
+	return root
+}
+
+// set sets a member; of a repeated flag the last wins, as in argparse.
+func set(v *tree.Value, name string, x *tree.Value) {
+	for i := range v.Fields {
+		if v.Fields[i].Name == name {
+			v.Fields[i].Value = x
+			return
+		}
+	}
+	v.Fields = append(v.Fields, tree.Field{Name: name, Value: x})
+}
+
+func argValue(f engines.Flag, vals []string) *tree.Value {
+	one := func(s string) *tree.Value {
+		switch f.Type {
+		case engines.Int, engines.Float:
+			if _, err := strconv.ParseFloat(s, 64); err == nil {
+				return tree.Number(s)
+			}
+		case engines.JSON:
+			if v, err := tree.ParseJSON(s); err == nil {
+				return v
+			}
+		}
+		return tree.Text(s)
+	}
+	switch {
+	case len(vals) == 0:
+		return &tree.Value{Kind: tree.Bool, Text: "true"}
+	case f.NArgs == "" && len(vals) == 1:
+		return one(vals[0])
+	}
+	list := &tree.Value{Kind: tree.List}
+	for _, s := range vals {
+		list.Items = append(list.Items, one(s))
+	}
+	return list
+}
+
+// locate gives every value a path and a position of its own.
+func locate(v *tree.Value, path string, line *int) *tree.Value {
+	*line++
+	v.Path, v.Pos = path, diag.Pos{File: "case.cue", Line: *line, Column: 1}
+	for i := range v.Fields {
+		*line++
+		v.Fields[i].Pos = diag.Pos{File: "case.cue", Line: *line, Column: 1}
+		locate(v.Fields[i].Value, tree.Join(path, v.Fields[i].Name), line)
+	}
+	for i, x := range v.Items {
+		locate(x, tree.Index(path, i), line)
+	}
+	return v
+}
+
+func compileTree(root *tree.Value) *experiment {
+	line := 0
+	return compileExperiment(locate(root, "", &line), "", "case", Options{})
+}
+
+func describe(l diag.List) string {
+	var b strings.Builder
+	for _, d := range l.Sorted() {
+		fmt.Fprintf(&b, "\n  %s %s %s: %s | %s | %s", d.Severity, d.Code, d.Path, d.Summary, d.Detail, d.Remedy)
+	}
+	return b.String()
+}
+
+// needsSchema are the cases that the stages before and beside this one refuse.
+var needsSchema = map[string]bool{"no num_gpus": true, "num_gpus string": true, "typo flag": true, "bad JSON": true, "instances []": true}
+
+// TestRelaxCases compares with what Relax itself said: verdict, mode, judges
+// with their fall-backs, and bundles.
+func TestRelaxCases(t *testing.T) {
+	for _, c := range relaxCases(t) {
+		t.Run(c.Case, func(t *testing.T) {
+			if needsSchema[c.Case] {
+				t.Skip("refused by the schema or the flag catalogue")
+			}
+			e := compileTree(fromArgv(t, c.Argv, "--use-gated-attention"))
+			if got := e.diags.HasErrors(); got != (c.Genrm == "refuse") {
+				t.Fatalf("refused: %v, want %s; Relax: %s%s", got, c.Genrm, c.Relax.Error, describe(e.diags))
+			}
+			if c.Genrm != "accept" {
+				return
+			}
+			p := e.plan
+			if p.Mode != c.Relax.Mode {
+				t.Errorf("mode %s (%s), want %s", p.Mode, p.ModeReason, c.Relax.Mode)
+			}
+			var keys, want []string
+			for _, i := range p.Instances {
+				keys = append(keys, i.Key)
+			}
+			for _, i := range c.Relax.Instances {
+				want = append(want, i.Key)
+			}
+			if !slices.Equal(keys, want) {
+				t.Fatalf("judges %v, want %v in that order", keys, want)
+			}
+			for _, w := range c.Relax.Instances {
+				i, _ := p.Instances.Get(w.Key)
+				got := fmt.Sprintf(`{"model_path":%q,"num_gpus":%d,"num_gpus_per_engine":%d,"engine_config":%s,"sampling_config":%s}`,
+					i.ModelPath, i.NumGPUs, i.NumGPUsPerEngine, i.EngineConfig.JSON(), i.SamplingConfig.JSON())
+				if got != w.Value.JSON() {
+					t.Errorf("judge %s:\n got %s\nwant %s", w.Key, got, w.Value.JSON())
+				}
+			}
+			for _, b := range c.Relax.Bundles {
+				bundles := bundleRange(b.Start, b.Stop)
+				role, _ := p.Roles.Get(b.Role)
+				if role.Pool != b.Pool {
+					t.Errorf("%s: pool %s, want %s", b.Role, role.Pool, b.Pool)
+				}
+				got := role.Bundles
+				if b.Role == "genrm" {
+					i, _ := p.Instances.Get(b.Model)
+					got = i.Bundles
+				}
+				if !slices.Equal(got, bundles) {
+					t.Errorf("%s/%s: bundles %v, want %v", b.Role, b.Model, got, bundles)
+				}
+			}
+		})
+	}
+}
+
+// TestRelaxPages runs the examples of the pages that relax rules have.
+func TestRelaxPages(t *testing.T) {
+	for _, code := range rules.Codes() {
+		if !strings.HasPrefix(code, "GRM40") && !strings.HasPrefix(code, "GRM45") && !slices.Contains([]string{"GRM7010", "GRM7011", "GRM7013", "GRM7014"}, code) {
+			continue
+		}
+		t.Run(code, func(t *testing.T) {
+			p, ok := rules.Lookup(code)
+			if !ok {
+				t.Fatal("the page cannot be read")
+			}
+			wrong := compileExperiment(cueText(t, p.Wrong), "", "x", Options{}).diags
+			if !slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code == code }) {
+				t.Errorf("the wrong example does not raise it:%s", describe(wrong))
+			}
+			if slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code != code }) {
+				t.Errorf("the wrong example raises more:%s", describe(wrong))
+			}
+			right := compileExperiment(cueText(t, p.Right), "", "x", Options{}).diags
+			if len(right) > 0 {
+				t.Errorf("the right example:%s", describe(right))
+			}
+		})
+	}
+}
