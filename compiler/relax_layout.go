@@ -499,7 +499,42 @@ func (r *relaxRun) place() {
 		if perNode > 0 {
 			where = bundleRange(shift+bundles0(bundles), shift+bundles0(bundles)+len(bundles))
 		}
-		r.planInstance(j, bundles, spread(where, 0, perNode, j.perEngine))
+		placement := spread(where, 0, perNode, j.perEngine)
+		if inActor("genrm") {
+			r.straddle(j, placement)
+		}
+		r.planInstance(j, bundles, placement)
+	}
+}
+
+// straddle reports the first engine of a judge that lies on more nodes than it
+// has to: Relax starts an engine of up to a node's GPUs as one process from its
+// first GPU upwards, and finds too few there. Source: get_base_gpu_id and
+// nnodes in relax/backends/sglang/sglang_engine.py.
+func (r *relaxRun) straddle(j *relaxJudge, placement []plan.Placement) {
+	perNode := r.e.plan.Cluster.GPUsPerNode
+	if perNode == 0 || j.perEngine == 0 {
+		return
+	}
+	nodes := map[int]int{}
+	for _, p := range placement {
+		nodes[p.Replica]++
+	}
+	need := (j.perEngine + perNode - 1) / perNode
+	for i, p := range placement {
+		if nodes[p.Replica] <= need {
+			continue
+		}
+		last := placement[i+nodes[p.Replica]-1]
+		first := p.Node*perNode + p.GPUs[0]
+		at := j.num
+		if at == nil {
+			at = j.at
+		}
+		r.e.report("GRM4034", diag.Error, at, fmt.Sprintf("an engine of %s straddles nodes %d to %d", j.key, p.Node, last.Node),
+			fmt.Sprintf("Its bundles are %d to %d, on nodes of %d GPUs; bundles are given out to the judges in the order in which they stand, after the rollout's %d. Relax starts the engine on the node of its first GPU, where it finds too few.", first, first+j.perEngine-1, perNode, r.layout.rollout),
+			"put the judges with the largest engines where a node begins, or change the sizes before this one", perEngineRelated(j)...)
+		return
 	}
 }
 

@@ -410,3 +410,126 @@ func TestRelaxExamples(t *testing.T) {
 		})
 	}
 }
+
+// TestRelaxFindings wants exactly these findings, each "severity code path", of
+// experiments with several mistakes at once, or none.
+func TestRelaxFindings(t *testing.T) {
+	const dual = `genrm_instances: {
+		quality: {model_path: "/q", num_gpus: 2, num_gpus_per_engine: 2}
+		safety: {model_path: "/s", num_gpus: 2, num_gpus_per_engine: 2}
+	}
+	`
+	const custom = `custom_rm_path: "a.b", reward_key: "score"
+	`
+	for _, c := range []struct {
+		name, relax, rest string
+		want              []string
+	}{
+		{name: "many mistakes at once", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [2, 1], genrm: [1, 5]}
+			genrm_instances: {
+				quality: {model_path: "/q", num_gpus: 3, num_gpus_per_engine: 2, sampling_config: temperature: 0.9}
+				safety: {model_path: "judge-larg", num_gpus: 1, engine_config: {port: 1, context_length: 32}, sampling_config: max_response_len: 32}
+			}
+			rm_type: "dapo-genrm"
+			args: {rm_typ: "x", colocate: true}`,
+			rest: `cluster: model_aliases: "judge-large": "/m"`,
+			want: []string{
+				"error GRM4007 relax.resource.rollout[0]",
+				"error GRM4006 relax.resource.genrm",
+				"error GRM4008 relax.resource",
+				"error GRM4020 relax.rm_type",
+				"warning GRM4025 relax.rm_type",
+				"error GRM7011 relax.genrm_instances.quality.num_gpus",
+				"note GRM4505 relax.genrm_instances.quality.sampling_config.temperature",
+				"error GRM7010 relax.genrm_instances.safety.model_path",
+				"error GRM3006 relax.genrm_instances.safety.engine_config.port",
+				"error GRM4501 relax.genrm_instances.safety.sampling_config.max_response_len",
+				"error GRM4026 relax.args.colocate",
+				"error GRM3001 relax.args.rm_typ",
+			}},
+		{name: "a wrong sum is not also a wrong layout", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 3]}
+			` + dual + custom, want: []string{"error GRM4006 relax.resource.genrm"}},
+		{name: "a wrong flag is not also a wrong layout", relax: `colocate: true, rollout_num_gpus: 3
+			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+			` + dual + custom, want: []string{"error GRM4010 relax.rollout_num_gpus"}},
+		{name: "the newer line takes fewer GPUs", relax: `colocate: true, relax_version: "inference-defer"
+			resource: {actor: [1, 8], rollout: [1, 3], genrm: [1, 4]}
+			args: inference_defer_roles: ["genrm"]
+			` + dual + custom},
+		{name: "the documented line does not know its flag", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+			args: inference_defer_roles: ["genrm"]
+			` + dual + custom, want: []string{"error GRM3001 relax.args.inference_defer_roles"}},
+		{name: "a line that is not stated", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1, 8], genrm: [1, 8]}
+			genrm_model_path: "/m", genrm_engine_config: mem_fraction_static: 0.4
+			sglang_mem_fraction_static: 0.55
+			rm_type: "dapo-genrm", reward_key: "score"`, want: []string{
+			"warning GRM4027 relax.resource",
+			"warning GRM4013 relax.genrm_engine_config.mem_fraction_static",
+		}},
+		{name: "a common engine_config without a fraction is one mistake", relax: `colocate: true, relax_version: "guide"
+			resource: {actor: [1, 4], rollout: [1, 4], genrm: [1, 4]}
+			genrm_engine_config: {}
+			sglang_mem_fraction_static: 0.5
+			` + dual + custom, want: []string{"error GRM4012 relax.genrm_engine_config"}},
+		{name: "the rollout's fraction in a file", relax: `colocate: true, relax_version: "guide"
+			resource: {actor: [1, 4], rollout: [1, 4], genrm: [1, 4]}
+			genrm_engine_config: mem_fraction_static: 0.3
+			sglang_config: "/c.yaml"
+			` + dual + custom},
+		{name: "deferred with every part wrong", relax: `colocate: true, defer_reward_to_post_process: true
+			resource: {actor: [1, 8], rollout: [1, 8], genrm: [1, 8]}
+			genrm_model_path: "/m"
+			rm_type: "dapo-genrm"
+			` + custom, want: []string{
+			"error GRM4015 relax.defer_reward_to_post_process",
+			"error GRM4015 relax.rm_type",
+			"error GRM4015 relax.custom_rm_path",
+			"warning GRM4024 relax.rm_type",
+		}},
+		{name: "deferred without a judge", relax: `defer_reward_to_post_process: true`,
+			want: []string{"error GRM4016 relax.defer_reward_to_post_process"}},
+		{name: "nothing but a judge", relax: `genrm_model_path: "/m"`, want: []string{
+			"error GRM4005 relax",
+			"warning GRM4023 relax.genrm_model_path",
+		}},
+		{name: "GPUs without a judge", relax: `resource: {actor: [1, 8], rollout: [1, 8], genrm: [1, 8]}`,
+			want: []string{"error GRM4004 relax.resource.genrm"}},
+		{name: "no GenRM is fine", relax: `colocate: true, resource: {actor: [1, 8], rollout: [1, 8]}, rm_type: "math"`},
+		{name: "a critic shares the split", relax: `colocate: true
+			resource: {actor: [1, 4], critic: [1, 4], rollout: [1, 4], genrm: [1, 4]}
+			args: advantage_estimator: "ppo"
+			` + dual + custom},
+		{name: "actor flags size the actor", relax: `colocate: true
+			resource: {actor: [1, 12], rollout: [1, 8], genrm: [1, 4]}
+			args: {actor_num_nodes: 3, actor_num_gpus_per_node: 4}
+			` + dual + custom},
+		{name: "one judge of a set answers dapo-genrm", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+			genrm_instances: only: {model_path: "/m", num_gpus: 4}
+			rm_type: "dapo-genrm", reward_key: "score"`},
+		{name: "an extra flag that has a field", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+			extra_args: ["--reward-key", "acc"]
+			` + dual + custom, want: []string{"error GRM3006 relax.extra_args[0]"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := compileExperiment(cueText(t, "name: \"x\"\nrelax: {\n"+c.relax+"\n}\n"+c.rest), "", "x", Options{})
+			var got []string
+			for _, d := range e.diags {
+				got = append(got, fmt.Sprintf("%s %s %s", d.Severity, d.Code, d.Path))
+				if d.Summary == "" || strings.HasSuffix(d.Summary, ".") || d.Remedy == "" || d.Pos.Line == 0 {
+					t.Errorf("%s: no summary, remedy or position, or a final stop: %+v", d.Code, d)
+				}
+			}
+			slices.Sort(got)
+			slices.Sort(c.want)
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q\nwant %q%s", got, c.want, describe(e.diags))
+			}
+		})
+	}
+}
