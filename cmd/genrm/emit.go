@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"genrm.dev/genrm/compiler/emit"
+	"genrm.dev/genrm/compiler/plan"
+)
+
+type emitCmd struct {
+	compileFlags
+	Output      string `short:"o" required:"" placeholder:"DIR" help:"Folder to write to, made if need be; - prints to stdout."`
+	Only        string `placeholder:"FILE" help:"With -o -: print this file alone."`
+	Force       bool   `help:"Overwrite files that genrm did not write, or that were edited since."`
+	SkipRefused bool   `help:"Emit the accepted experiments of a sweep although others are refused."`
+}
+
+func (emitCmd) Help() string {
+	return `Steps: as vet, and stop if anything is refused; then write, for each experiment,
+
+  plan.json       the plan
+  launch.sh       the command as a readable bash script
+  launch.json     the same as argv and environment
+  processes.json  serve: every process with its node and GPUs
+  engine-*.sh     serve: one script per engine and node
+  and the files that the command reads, such as gym.yaml
+
+Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none, and a file that genrm did not write is kept.
+
+A target is needed, in the file or by --target: there is no default, so that nobody starts engines on a login node by accident.
+
+Examples:
+
+  genrm emit examples/relax-dual-judge --target slurm -o out
+  genrm emit dual.cue --target local -o - --only launch.sh
+
+Exit status: 0 written, 1 errors and nothing written, 2 wrong usage.`
+}
+
+func (c *emitCmd) Run(a *app) error {
+	if c.Only != "" && c.Output != "-" {
+		return usagef("--only needs -o -")
+	}
+	r := c.compile()
+	plans, err := a.accepted(r, c.SkipRefused)
+	if err != nil {
+		return err
+	}
+	if len(plans) == 0 {
+		return fmt.Errorf("no experiment to emit")
+	}
+	var open []string
+	for _, p := range plans {
+		if p.Target == "" {
+			open = append(open, p.Name)
+		}
+	}
+	if len(open) > 0 {
+		return usagef("no target for %s: add --target (%s), or target: in the file", strings.Join(open, ", "), targetNames())
+	}
+	files, err := emitted(plans, len(plans)+len(r.Refused) > 1)
+	if err != nil {
+		return err
+	}
+	if c.Output == "-" {
+		return c.print(a, files)
+	}
+	if err := a.ctx.Err(); err != nil {
+		return err
+	}
+	err = emit.Write(c.Output, files, c.Force)
+	var foreign *emit.Foreign
+	if errors.As(err, &foreign) {
+		return fmt.Errorf("%w\nNothing was written. Use another folder, or --force to overwrite them", err)
+	}
+	return err
+}
+
+// emitted returns the files of all plans, in a folder for each if several.
+func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
+	var all []emit.File
+	for _, p := range plans {
+		files, err := emit.Files(p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		for _, f := range files {
+			if several {
+				f.Name = p.Name + "/" + f.Name
+			}
+			if slices.ContainsFunc(all, func(g emit.File) bool { return g.Name == f.Name }) {
+				return nil, fmt.Errorf("two experiments are called %s", p.Name)
+			}
+			all = append(all, f)
+		}
+	}
+	return all, nil
+}
+
+func (c *emitCmd) print(a *app, files []emit.File) error {
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name)
+		if c.Only == f.Name {
+			_, err := a.stdout.Write(f.Text)
+			return err
+		}
+	}
+	if c.Only != "" {
+		return usagef("no file %s; there are %s", c.Only, strings.Join(names, ", "))
+	}
+	var b bytes.Buffer
+	for _, f := range files {
+		fmt.Fprintf(&b, "-- %s --\n", f.Name)
+		b.Write(f.Text)
+		if !bytes.HasSuffix(f.Text, []byte("\n")) {
+			b.WriteByte('\n')
+		}
+	}
+	_, err := a.stdout.Write(b.Bytes())
+	return err
+}
+
+// stem is the name of a file without folder and .cue.
+func stem(file string) string { return strings.TrimSuffix(filepath.Base(file), ".cue") }
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}

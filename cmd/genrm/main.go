@@ -1,0 +1,7 @@
+// Command genrm checks, plans and emits GenRM and LLM-judge runs that are
+// written as typed CUE files.
+package main
+
+import "os"
+
+func main() { os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ())) }
