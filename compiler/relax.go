@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"fmt"
+	"strings"
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
@@ -281,11 +282,6 @@ func (r *relaxRun) engineNotes(j *relaxJudge) {
 			"It is no server argument of SGLang; the engine then takes the model's own context length. Read in relax/backends/sglang/sglang_engine.py at 5c0807d5.",
 			"give context_length: "+v.Text+" as well, or instead")
 	}
-	if pp := j.engine.Size("pp_size"); pp > 1 && j.perEngine > 0 {
-		r.e.reportKey("GRM4032", diag.Warning, j.engine, "pp_size", fmt.Sprintf("Relax starts tp_size %d × pp_size %d = %d ranks on the %d GPUs of an engine", j.perEngine, pp, j.perEngine*pp, j.perEngine),
-			"Its engine code takes num_gpus_per_engine for the tensor parallel size without dividing it by pp_size. Read in relax/backends/sglang/sglang_engine.py at 5c0807d5.",
-			"leave pp_size at 1 unless your Relax differs")
-	}
 }
 
 // sanity asks the shared judge rules, with Relax's own names and defaults.
@@ -306,17 +302,19 @@ func (r *relaxRun) sanity(j *relaxJudge) {
 		}
 	}
 	e.judgeSanity(s)
-	for _, d := range []struct{ key, guide, code string }{
-		{"temperature", "0.1", "0.2"}, {"top_p", "1.0", ""}, {"top_k", "-1", ""}, {"max_response_len", "4096", "1024"},
+	var defaults []string
+	for _, d := range []struct{ key, text string }{
+		{"temperature", "temperature 0.1 (0.2 in its engine code at 5c0807d5)"},
+		{"top_p", "top_p 1.0"},
+		{"top_k", "top_k -1"},
+		{"max_response_len", "max_response_len 4096 (1024 in its engine code at 5c0807d5)"},
 	} {
-		if j.sampling.Field(d.key) != nil {
-			continue
+		if j.sampling.Field(d.key) == nil {
+			defaults = append(defaults, d.text)
 		}
-		text := fmt.Sprintf("%s: Relax's default %s", d.key, d.guide)
-		if d.code != "" {
-			text = fmt.Sprintf("%s: Relax's default, %s by its guide and %s in its engine code at 5c0807d5", d.key, d.guide, d.code)
-		}
-		e.fact(r.judgePath(j)+".sampling_config", text)
+	}
+	if len(defaults) > 0 {
+		e.fact(r.judgePath(j), "Relax's defaults for "+j.key+" by its guide: "+strings.Join(defaults, ", "))
 	}
 }
 

@@ -382,15 +382,12 @@ func (r *relaxRun) memory() {
 func (r *relaxRun) divisibility() {
 	e, w := r.e, r.w
 	for _, j := range r.judges {
-		if j.numGPUs > 0 && j.perEngine > 0 && j.numGPUs%j.perEngine != 0 {
-			at := j.num
-			if at == nil {
-				at = j.per
-			}
-			e.report("GRM7011", diag.Error, at, fmt.Sprintf("%s of %s do not divide into engines of %d", gpus(j.numGPUs), j.key, j.perEngine),
-				fmt.Sprintf("%d %% %d = %d. Relax would start %d and leave the rest idle.", j.numGPUs, j.perEngine, j.numGPUs%j.perEngine, j.numGPUs/j.perEngine),
-				"use a multiple of num_gpus_per_engine, or a num_gpus_per_engine that divides num_gpus", perEngineRelated(j)...)
+		at := j.num
+		if at == nil {
+			at = j.per
 		}
+		e.wholeEngines(j.key, at, j.per, j.numGPUs, j.perEngine)
+		r.ranks(j)
 	}
 	per := w.Field("rollout_num_gpus_per_engine")
 	if n := sizeOr(per, 1); n > 0 && r.layout.rollout%n != 0 {
@@ -408,6 +405,58 @@ func (r *relaxRun) divisibility() {
 			fmt.Sprintf("%d (tensor) × %d (pipeline) × %d (context) = %d; %d %% %d = %d. Megatron refuses to start.", tp, pp, cp, ranks, actor, ranks, actor%ranks),
 			"choose parallel sizes whose product divides the actor's GPUs")
 	}
+}
+
+// ranks checks the ranks of a judge's engine against its GPUs, its model and
+// the machines. Relax takes num_gpus_per_engine for SGLang's tp_size; attention
+// data parallelism shares those ranks.
+func (r *relaxRun) ranks(j *relaxJudge) {
+	e := r.e
+	at := j.per
+	if at == nil {
+		at = j.num
+	}
+	if at == nil {
+		at = j.at
+	}
+	if j.perEngine == 0 || !e.engineFits(j.key, j.perEngine, gpus(j.perEngine), at) {
+		return
+	}
+	pp, dp := j.engine.Size("pp_size"), j.engine.Size("dp_size")
+	inside := j.engine.Field("enable_dp_attention").IsTrue()
+	var dpAt *tree.Value
+	if inside {
+		dpAt = j.engine.Field("dp_size")
+	} else if dp > 1 {
+		r.tooManyRanks(j, "dp_size", dp, "Without enable_dp_attention each of SGLang's data parallel replicas has tensor parallel ranks of its own.")
+		dp = 0
+	}
+	if _, ok := e.tensorParallel(j.key, j.perEngine, pp, dp, inside, at, j.engine.Field("pp_size"), dpAt); !ok {
+		return
+	}
+	if pp > 1 {
+		r.tooManyRanks(j, "pp_size", pp, "Relax does not divide num_gpus_per_engine by pp_size.")
+	}
+	attention := j.perEngine
+	if inside && dp > 1 {
+		attention /= dp
+	}
+	e.modelFits(j.key, j.model, attention, max(1, pp), at)
+}
+
+// tooManyRanks reports a size that multiplies the ranks of an engine.
+func (r *relaxRun) tooManyRanks(j *relaxJudge, key string, n int, why string) {
+	for _, other := range r.judges {
+		if other == j {
+			break
+		}
+		if other.engine == j.engine {
+			return // the common genrm_engine_config, reported already
+		}
+	}
+	r.e.reportKey("GRM4032", diag.Warning, j.engine, key, fmt.Sprintf("Relax starts tp_size %d × %s %d ranks on the %s of an engine of %s", j.perEngine, key, n, gpus(j.perEngine), j.key),
+		"Its engine code takes num_gpus_per_engine for tp_size. "+why+" Read in relax/backends/sglang/sglang_engine.py at 5c0807d5.",
+		"leave "+key+" at 1 unless your Relax differs")
 }
 
 func perEngineRelated(j *relaxJudge) []diag.Related {
@@ -513,8 +562,8 @@ func (r *relaxRun) place() {
 // nnodes in relax/backends/sglang/sglang_engine.py.
 func (r *relaxRun) straddle(j *relaxJudge, placement []plan.Placement) {
 	perNode := r.e.plan.Cluster.GPUsPerNode
-	if perNode == 0 || j.perEngine == 0 {
-		return
+	if perNode == 0 || j.perEngine == 0 || j.perEngine > perNode && j.perEngine%perNode != 0 {
+		return // the last is reported as an engine that does not fill whole nodes
 	}
 	nodes := map[int]int{}
 	for _, p := range placement {

@@ -511,6 +511,19 @@ func TestRelaxFindings(t *testing.T) {
 			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
 			genrm_instances: only: {model_path: "/m", num_gpus: 4}
 			rm_type: "dapo-genrm", reward_key: "score"`},
+		{name: "ranks and heads", relax: `colocate: true
+			resource: {actor: [1, 16], rollout: [1, 4], genrm: [1, 12]}
+			genrm_engine_config: {dp_size: 2, pp_size: 2}
+			genrm_instances: {
+				a: {model_path: "/a", num_gpus: 4, num_gpus_per_engine: 2}
+				b: {model_path: "/b", num_gpus: 8, num_gpus_per_engine: 8, engine_config: {dp_size: 3, enable_dp_attention: true}}
+			}
+			` + custom, rest: `models: "/a": num_attention_heads: 7`, want: []string{
+			"warning GRM4032 relax.genrm_engine_config.dp_size",
+			"warning GRM4032 relax.genrm_engine_config.pp_size",
+			"error GRM7003 relax.genrm_instances.a.num_gpus_per_engine",
+			"error GRM7001 relax.genrm_instances.b.engine_config.dp_size",
+		}},
 		{name: "an extra flag that has a field", relax: `colocate: true
 			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
 			extra_args: ["--reward-key", "acc"]
@@ -531,5 +544,70 @@ func TestRelaxFindings(t *testing.T) {
 				t.Errorf("got %q\nwant %q%s", got, c.want, describe(e.diags))
 			}
 		})
+	}
+}
+
+// TestRelaxCommand wants the command and environment of one experiment, word by
+// word.
+func TestRelaxCommand(t *testing.T) {
+	e := compileExperiment(cueText(t, `name: "x"
+relax: {
+	entrypoint: module: "relax.entrypoints.train"
+	root: "/src/Relax", megatron_path: "/src/Megatron"
+	fully_async: false
+	colocate: true
+	genrm_instances: {
+		"b 'q'": {model_path: "large", num_gpus: 2, num_gpus_per_engine: 2, engine_config: null}
+		a: {model_path: "/a/{rank}", num_gpus: 2, sampling_config: {}}
+	}
+	genrm_model_path: "/ignored"
+	genrm_engine_config: context_length: 4096
+	genrm_sampling_config: max_response_len: 32
+	resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+	custom_rm_path: "a.b"
+	args: {lr: 0.5, eval_prompt_data: ["x", "y z"], use_kl_loss: true, use_tis: false, enable_affinity: false}
+	extra_args: ["--fork", "v"]
+	env: {OMP_NUM_THREADS: "8", TOKEN: {env: "HF_TOKEN"}, KEY: {file: "/k"}, BRACE: "{rank}"}
+}
+cluster: model_aliases: large: "/models/large"`), "", "x", Options{})
+	if e.diags.HasErrors() {
+		t.Fatal(describe(e.diags))
+	}
+	want := []plan.Arg{"python3", "-m", "relax.entrypoints.train", "--colocate",
+		"--genrm-instances", `{"b 'q'":{"model_path":"/models/large","num_gpus":2,"num_gpus_per_engine":2,"engine_config":null},"a":{"model_path":"/a/{brace}rank}","num_gpus":2,"sampling_config":{}}}`,
+		"--genrm-engine-config", `{"context_length":4096}`, "--genrm-sampling-config", `{"max_response_len":32}`,
+		"--resource", `{"actor":[1,8],"rollout":[1,4],"genrm":[1,4]}`, "--custom-rm-path", "a.b",
+		"--lr", "0.5", "--eval-prompt-data", "x", "y z", "--use-kl-loss", "--no-enable-affinity", "--fork", "v"}
+	if got := e.plan.Launch.Argv; !slices.Equal(got, want) {
+		t.Errorf("argv\n got %q\nwant %q", got, want)
+	}
+	if e.plan.Launch.WorkDir != "/src/Relax" {
+		t.Errorf("workdir %q", e.plan.Launch.WorkDir)
+	}
+	for name, want := range map[string]plan.EnvValue{
+		"PYTHONPATH":                  {Text: "/src/Relax:/src/Megatron"},
+		"OMP_NUM_THREADS":             {Text: "8"},
+		"CUDA_DEVICE_MAX_CONNECTIONS": {Text: "1"},
+		"SGLANG_HEALTH_CHECK_TIMEOUT": {Text: "180"},
+		"TOKEN":                       {SecretEnv: "HF_TOKEN"},
+		"KEY":                         {SecretFile: "/k"},
+		"BRACE":                       {Text: "{brace}rank}"},
+	} {
+		if got, _ := e.plan.Launch.Env.Get(name); got != want {
+			t.Errorf("env %s: %+v, want %+v", name, got, want)
+		}
+	}
+	// {} and null block the common configuration; absence does not.
+	for key, want := range map[string][2]string{
+		"b 'q'": {`{}`, `{"max_response_len":32}`},
+		"a":     {`{"context_length":4096}`, `{}`},
+	} {
+		i, _ := e.plan.Instances.Get(key)
+		if got := [2]string{i.EngineConfig.JSON(), i.SamplingConfig.JSON()}; got != want {
+			t.Errorf("%s: %v, want %v", key, got, want)
+		}
+	}
+	if !slices.ContainsFunc(e.diags, func(d diag.Diagnostic) bool { return d.Code == "GRM4003" }) {
+		t.Errorf("genrm_model_path was ignored without a warning")
 	}
 }
