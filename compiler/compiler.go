@@ -160,4 +160,3 @@ func positions(root *tree.Value, prefix string) map[string]diag.Pos {
 	walk(root)
 	return m
 }
-

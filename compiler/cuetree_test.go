@@ -13,13 +13,13 @@ import (
 )
 
 // cueText evaluates CUE source as one experiment, without the schema.
-func cueText(t *testing.T, src string) *tree.Value {
+func cueText(t testing.TB, src string) *tree.Value {
 	t.Helper()
 	return cueTree(t, cuecontext.New().CompileString(src, cue.Filename("case.cue")), "")
 }
 
 // cueDir evaluates the package in a folder.
-func cueDir(t *testing.T, dir string) *tree.Value {
+func cueDir(t testing.TB, dir string) *tree.Value {
 	t.Helper()
 	inst := load.Instances([]string{"."}, &load.Config{Dir: dir})[0]
 	if inst.Err != nil {
@@ -28,7 +28,7 @@ func cueDir(t *testing.T, dir string) *tree.Value {
 	return cueTree(t, cuecontext.New().BuildInstance(inst), "")
 }
 
-func cueTree(t *testing.T, v cue.Value, path string) *tree.Value {
+func cueTree(t testing.TB, v cue.Value, path string) *tree.Value {
 	t.Helper()
 	if err := v.Err(); err != nil {
 		t.Fatal(err)

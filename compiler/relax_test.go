@@ -470,6 +470,13 @@ func TestRelaxFindings(t *testing.T) {
 			"warning GRM4027 relax.resource",
 			"warning GRM4013 relax.genrm_engine_config.mem_fraction_static",
 		}},
+		{name: "fractions that fill the GPU", relax: `colocate: true, relax_version: "guide"
+			resource: {actor: [1, 8], rollout: [1, 8], genrm: [1, 8]}
+			genrm_model_path: "/m", genrm_engine_config: mem_fraction_static: 0.5
+			sglang_mem_fraction_static: 0.5
+			rm_type: "dapo-genrm", reward_key: "score"`, want: []string{
+			"error GRM4013 relax.genrm_engine_config.mem_fraction_static",
+		}},
 		{name: "a common engine_config without a fraction is one mistake", relax: `colocate: true, relax_version: "guide"
 			resource: {actor: [1, 4], rollout: [1, 4], genrm: [1, 4]}
 			genrm_engine_config: {}
@@ -609,5 +616,14 @@ cluster: model_aliases: large: "/models/large"`), "", "x", Options{})
 	}
 	if !slices.ContainsFunc(e.diags, func(d diag.Diagnostic) bool { return d.Code == "GRM4003" }) {
 		t.Errorf("genrm_model_path was ignored without a warning")
+	}
+}
+
+// BenchmarkRelax compiles the largest example, evaluated already.
+func BenchmarkRelax(b *testing.B) {
+	root := cueDir(b, "../examples/relax-397b-defer")
+	b.ReportAllocs()
+	for b.Loop() {
+		compileExperiment(root, "", "x", Options{})
 	}
 }

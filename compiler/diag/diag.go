@@ -212,3 +212,12 @@ func distance(a, b string, limit int) int {
 }
 
 func abs(n int) int { return max(n, -n) }
+
+// Sort orders the list and drops repetitions, in place; with strict, every
+// warning becomes an error first.
+func (l *List) Sort(strict bool) {
+	if strict {
+		*l = l.Strict()
+	}
+	*l = l.Sorted()
+}

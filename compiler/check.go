@@ -1,0 +1,335 @@
+package compiler
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/schema"
+)
+
+// checker holds a tree against the schema: names, required fields, types,
+// bounds. Everything is looked at, whatever else is wrong beside it.
+type checker struct{ diags *diag.List }
+
+func (c *checker) add(code string, pos diag.Pos, path, summary, detail, remedy string) {
+	c.diags.Add(diag.Diagnostic{Code: code, Severity: diag.Error, Pos: pos, Path: path, Summary: summary, Detail: detail, Remedy: remedy})
+}
+
+// value checks v against t and marks it Bad when it does not hold. doc is the
+// field's doc comment; key is the place of its key.
+func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos) {
+	if v.Kind == tree.Bad {
+		return
+	}
+	if v.Kind == tree.String && v.Text == secretText && isSecret(t) {
+		v.Kind = tree.Bad // reported when the literal was found
+		return
+	}
+	kind := kindOf(v.Kind)
+	var fit []*schema.Alt
+	for _, a := range t.Alts {
+		if a.Kinds&kind != 0 {
+			fit = append(fit, a)
+		}
+	}
+	if len(fit) == 0 {
+		switch {
+		case v.Kind == tree.Null:
+			c.add("GRM2005", v.Pos, v.Path, lastName(v.Path)+" is null", "Wanted: "+t.Describe()+".", "give it a value, or leave the field out")
+		case isSecret(t):
+			c.add("GRM1008", v.Pos, v.Path, "a literal secret in "+v.Path, "A literal would reach plans, artifacts, logs and error texts.", secretRemedy)
+		default:
+			c.add("GRM2003", v.Pos, v.Path, fmt.Sprintf("%s wants %s, not %s", lastName(v.Path), t.Describe(), shown(v)), firstSentence(doc), typeRemedy(v, t))
+		}
+		v.Kind = tree.Bad
+		return
+	}
+	switch v.Kind {
+	case tree.Struct:
+		if a := c.dispatch(v, fit, key); a != nil {
+			c.structure(v, a, key)
+		} else {
+			v.Kind = tree.Bad
+		}
+	case tree.List:
+		c.list(v, fit[0], doc)
+	default:
+		if !slices.ContainsFunc(fit, func(a *schema.Alt) bool { return holds(v, a) }) {
+			c.scalar(v, fit, t, doc)
+			v.Kind = tree.Bad
+		} else if _, ok := v.AsInt(); v.Kind == tree.Int && !ok {
+			c.add("GRM2004", v.Pos, v.Path, lastName(v.Path)+" is too large a number", "Integers are of 64 bits.", "correct the number")
+			v.Kind = tree.Bad
+		}
+	}
+}
+
+// scalar reports a value of a right kind that no alternative takes.
+func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc string) {
+	var choices []string
+	for _, a := range fit {
+		if a.Lit != nil {
+			choices = append(choices, *a.Lit)
+		}
+	}
+	summary := fmt.Sprintf("%s is %s; it takes %s", lastName(v.Path), shown(v), t.Describe())
+	remedy := ""
+	if len(choices) == len(fit) && v.Kind == tree.String {
+		remedy = diag.DidYouMean(v.Text, choices)
+	}
+	if remedy == "" {
+		remedy = "write " + t.Describe()
+	}
+	c.add("GRM2004", v.Pos, v.Path, summary, firstSentence(doc), remedy)
+}
+
+// list checks a list: its length where that is fixed, and every element.
+func (c *checker) list(v *tree.Value, a *schema.Alt, doc string) {
+	if a.Tuple != nil && len(v.Items) != len(a.Tuple) {
+		c.add("GRM2004", v.Pos, v.Path, fmt.Sprintf("%s has %d elements; it takes %d", v.Path, len(v.Items), len(a.Tuple)), a.Describe()+".", "write a list of "+strconv.Itoa(len(a.Tuple)))
+		v.Kind = tree.Bad
+		return
+	}
+	bad := false
+	for i, x := range v.Items {
+		switch {
+		case a.Tuple != nil:
+			c.value(x, a.Tuple[i], doc, x.Pos)
+		case a.Elem != nil:
+			c.value(x, a.Elem, doc, x.Pos)
+		}
+		bad = bad || x.Kind == tree.Bad
+	}
+	if bad && a.Tuple != nil {
+		v.Kind = tree.Bad
+	}
+}
+
+// dispatch picks the alternative that a struct means: by the field whose
+// literal tells alternatives apart (engine: "vllm"), else by the required
+// fields that are there.
+func (c *checker) dispatch(v *tree.Value, alts []*schema.Alt, key diag.Pos) *schema.Alt {
+	var structs []*schema.Alt
+	for _, a := range alts {
+		if a.Struct != nil {
+			structs = append(structs, a)
+		}
+	}
+	if len(structs) == 0 {
+		return alts[0]
+	}
+	if len(structs) == 1 {
+		return structs[0]
+	}
+	if tag, choices := discriminator(structs); tag != "" {
+		x := v.Field(tag)
+		switch {
+		case x == nil:
+			c.add("GRM2002", key, tree.Join(v.Path, tag), tag+" is missing in "+lastName(v.Path), "It says which fields belong here.", "add "+tag+": one of "+quoteList(choices))
+		case x.Kind == tree.Bad:
+		case x.Kind != tree.String:
+			c.add("GRM2003", x.Pos, x.Path, fmt.Sprintf("%s wants a string, not %s", x.Path, shown(x)), "", "write one of "+quoteList(choices))
+		default:
+			if i := slices.Index(choices, x.Text); i >= 0 {
+				return structs[i]
+			}
+			remedy := diag.DidYouMean(x.Text, choices)
+			if remedy == "" {
+				remedy = "write one of " + quoteList(choices)
+			}
+			c.add("GRM2004", x.Pos, x.Path, fmt.Sprintf("%s is %s; it takes one of %s", x.Path, shown(x), quoteList(choices)), "", remedy)
+		}
+		return nil
+	}
+	best, most := structs[0], -1
+	for _, a := range structs {
+		n := 0
+		for _, f := range v.Fields {
+			if a.Struct.Field(f.Name) != nil {
+				n++
+			}
+		}
+		if n > most {
+			best, most = a, n
+		}
+	}
+	if most == 0 {
+		var forms []string
+		for _, a := range structs {
+			forms = append(forms, a.Describe())
+		}
+		c.add("GRM2002", key, v.Path, lastName(v.Path)+" wants "+diag.OrList(forms), "", "write one of these forms")
+		return nil
+	}
+	return best
+}
+
+// discriminator finds the field that has another literal in every alternative.
+func discriminator(alts []*schema.Alt) (name string, choices []string) {
+	for _, f := range alts[0].Struct.Fields {
+		choices = nil
+		for _, a := range alts {
+			g := a.Struct.Field(f.Name)
+			if g == nil || len(g.Type.Alts) != 1 || g.Type.Alts[0].Lit == nil || slices.Contains(choices, *g.Type.Alts[0].Lit) {
+				break
+			}
+			choices = append(choices, *g.Type.Alts[0].Lit)
+		}
+		if len(choices) == len(alts) {
+			return f.Name, choices
+		}
+	}
+	return "", nil
+}
+
+// structure checks the members of a struct. Unknown ones are reported and taken
+// out, so that no later stage acts on them.
+func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
+	s := a.Struct
+	if s == nil {
+		return
+	}
+	kept := v.Fields[:0]
+	for _, f := range v.Fields {
+		if known := s.Field(f.Name); known != nil {
+			c.value(f.Value, known.Type, known.Doc, f.Pos)
+		} else if t, ok := s.Pattern(f.Name); ok {
+			c.value(f.Value, t, t.Doc, f.Pos)
+		} else if !s.Open {
+			c.unknown(v, f, s)
+			continue
+		}
+		kept = append(kept, f)
+	}
+	names := v.Names()
+	v.Fields = kept
+	for _, f := range s.Fields {
+		if f.Required && !slices.Contains(names, f.Name) {
+			c.add("GRM2002", key, tree.Join(v.Path, f.Name), fmt.Sprintf("%s is missing in %s", f.Name, lastName(v.Path)), firstSentence(f.Doc), fmt.Sprintf("add %s: %s", f.Name, f.Type.Describe()))
+		}
+	}
+}
+
+// unknown reports a member that the struct does not have.
+func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct) {
+	path := tree.Join(v.Path, f.Name)
+	if len(s.Fields) == 0 && len(s.Patterns) > 0 {
+		var forms []string
+		for _, p := range s.Patterns {
+			for _, m := range p.Match {
+				forms = append(forms, m.Text)
+			}
+		}
+		c.add("GRM2004", f.Pos, path, fmt.Sprintf("%q is not accepted as a name in %s", f.Name, lastName(v.Path)), "Names here match "+strings.Join(forms, " or ")+".", "use letters, digits, \".\", \"_\" and \"-\", beginning with a letter or digit")
+		return
+	}
+	var free, all []string
+	for _, g := range s.Fields {
+		all = append(all, g.Name)
+		if v.Field(g.Name) == nil {
+			free = append(free, g.Name)
+		}
+	}
+	remedy := diag.DidYouMean(f.Name, free)
+	if remedy == "" {
+		remedy = "fields here: " + strings.Join(all, ", ")
+		if len(all) == 0 {
+			remedy = "remove it"
+		}
+	}
+	where := lastName(v.Path)
+	if v.Path == "" {
+		where = "an experiment"
+	}
+	c.add("GRM2001", f.Pos, path, fmt.Sprintf("unknown field %q in %s", f.Name, where), "", remedy)
+}
+
+// holds reports whether an alternative takes a scalar.
+func holds(v *tree.Value, a *schema.Alt) bool {
+	if a.Lit != nil {
+		if v.Kind == tree.String {
+			return v.Text == *a.Lit
+		}
+		x, okx := v.AsFloat()
+		y, err := strconv.ParseFloat(*a.Lit, 64)
+		return v.Text == *a.Lit || okx && err == nil && x == y
+	}
+	if x, ok := v.AsFloat(); ok {
+		for _, b := range a.Bounds {
+			if !b.Holds(x) {
+				return false
+			}
+		}
+	}
+	for _, p := range a.Match {
+		if !p.Holds(v.Text) {
+			return false
+		}
+	}
+	return true
+}
+
+func kindOf(k tree.Kind) schema.Kind {
+	return [...]schema.Kind{tree.Bad: 0, tree.Null: schema.Null, tree.Bool: schema.Bool, tree.Int: schema.Int,
+		tree.Float: schema.Float, tree.String: schema.String, tree.List: schema.List, tree.Struct: schema.Object}[k]
+}
+
+func isSecret(t *schema.Type) bool {
+	return slices.ContainsFunc(t.Alts, func(a *schema.Alt) bool { return a.Def == "SecretEnv" })
+}
+
+// shown renders a value for a message: short, on one line.
+func shown(v *tree.Value) string {
+	switch v.Kind {
+	case tree.Struct, tree.List, tree.Null:
+		return v.Kind.String()
+	case tree.String:
+		r := []rune(v.Text)
+		if len(r) > 60 {
+			return strconv.Quote(string(r[:57]) + "…")
+		}
+		return strconv.Quote(v.Text)
+	}
+	if len(v.Text) > 40 {
+		return v.Kind.String() + " of " + strconv.Itoa(len(v.Text)) + " digits"
+	}
+	return v.Kind.String() + " (" + v.Text + ")"
+}
+
+// typeRemedy proposes how to write the value that was likely meant.
+func typeRemedy(v *tree.Value, t *schema.Type) string {
+	for _, a := range t.Alts {
+		if v.Kind == tree.String {
+			if n := tree.Number(v.Text); a.Kinds&kindOf(n.Kind) != 0 && jsonNumber.MatchString(v.Text) && holds(n, a) {
+				return "write it without quotes: " + v.Text
+			}
+			if a.Kinds&schema.Bool != 0 && (v.Text == "true" || v.Text == "false") {
+				return "write it without quotes: " + v.Text
+			}
+		} else if a.Kinds == schema.String && (v.Kind == tree.Int || v.Kind == tree.Float || v.Kind == tree.Bool) {
+			return fmt.Sprintf("write it with quotes: %q", v.Text)
+		}
+	}
+	return "write " + t.Describe()
+}
+
+func quoteList(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = strconv.Quote(w)
+	}
+	return diag.OrList(out)
+}
+
+// firstSentence is the first sentence of a doc comment.
+func firstSentence(doc string) string {
+	doc = strings.ReplaceAll(doc, "\n", " ")
+	if i := strings.Index(doc, ". "); i >= 0 {
+		return doc[:i+1]
+	}
+	return doc
+}

@@ -1,0 +1,324 @@
+package compiler
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/load"
+	"cuelang.org/go/cue/parser"
+	"cuelang.org/go/cue/token"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/schema"
+)
+
+// evaluator turns what CUE makes of a package into a tree.
+type evaluator struct {
+	src      *source
+	diags    *diag.List
+	reported map[string]bool // errors of CUE that have a diagnostic
+	keys     map[string]ast.Node
+}
+
+// evaluate evaluates a package by itself, without the schema: what the schema
+// has to say is checked afterwards, so that one mistake can't hide another. It
+// returns nil when the package can't be evaluated at all.
+func evaluate(src *source, opts Options, diags *diag.List) *tree.Value {
+	ev := &evaluator{src: src, diags: diags, reported: map[string]bool{}}
+	cfg := &load.Config{Dir: src.dir, Tags: opts.Tags, ParseFile: ev.parseFile}
+	if src.importsSchema() {
+		cfg.Overlay = schemaOverlay(src.dir)
+	}
+	inst := load.Instances(src.args, cfg)[0]
+	if inst.Err != nil {
+		ev.errors(inst.Err, diag.Pos{File: src.name})
+		return nil
+	}
+	v := cuecontext.New().BuildInstance(inst)
+	for _, set := range opts.Sets {
+		v = ev.set(v, set)
+	}
+	root := ev.value(v, "", diag.Pos{File: src.files[src.order[0]].shown, Line: 1, Column: 1})
+	if err := v.Err(); err != nil { // what hidden fields and definitions got wrong
+		ev.errors(err, root.Pos)
+	}
+	return root
+}
+
+// parseFile gives the loader the syntax trees that load made and redacted.
+func (ev *evaluator) parseFile(name string, src any, cfg parser.Config) (*ast.File, error) {
+	if f := ev.src.files[name]; f != nil && f.syntax != nil {
+		if filepath.Base(name) == GeneratedFile {
+			return &ast.File{Filename: name, Decls: slices.Collect(packageClause(f.syntax))}, nil
+		}
+		return f.syntax, nil
+	}
+	f, err := parser.ParseFile(name, src, cfg)
+	if err == nil && !strings.Contains(name, string(filepath.Separator)+"cue.mod"+string(filepath.Separator)) {
+		redactNode(f, func(lit *ast.BasicLit) diag.Pos { return ev.src.pos(lit.Pos()) }, ev.diags)
+	}
+	return f, err
+}
+
+func packageClause(f *ast.File) func(func(ast.Decl) bool) {
+	return func(yield func(ast.Decl) bool) {
+		for _, d := range f.Decls {
+			if _, ok := d.(*ast.Package); ok && !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// schemaOverlay offers the embedded schema to a package that imports it without
+// having vendored it.
+func schemaOverlay(dir string) map[string]load.Source {
+	for root := dir; ; root = filepath.Dir(root) {
+		if info, err := os.Stat(filepath.Join(root, "cue.mod")); err == nil && info.IsDir() {
+			at := filepath.Join(root, "cue.mod", "pkg", filepath.FromSlash(schema.ImportPath))
+			if _, err := os.Stat(at); err == nil {
+				return nil
+			}
+			out := map[string]load.Source{}
+			names, _ := fs.Glob(schema.Files(), "*.cue")
+			for _, n := range names {
+				data, _ := fs.ReadFile(schema.Files(), n)
+				out[filepath.Join(at, n)] = load.FromBytes(data)
+			}
+			return out
+		}
+		if root == filepath.Dir(root) {
+			return nil
+		}
+	}
+}
+
+// set unifies one --set path=value with the package.
+func (ev *evaluator) set(v cue.Value, arg string) cue.Value {
+	path, value, ok := strings.Cut(arg, "=")
+	name := "--set " + path
+	refuse := func(code, summary, detail, remedy string) cue.Value {
+		ev.diags.Add(diag.Diagnostic{Code: code, Severity: diag.Error, Pos: diag.Pos{File: name, Line: 1, Column: 1}, Path: path, Summary: summary, Detail: detail, Remedy: remedy})
+		return v
+	}
+	p := cue.ParsePath(path)
+	if !ok || path == "" || p.Err() != nil {
+		return refuse("GRM1010", "not of the form path=value", "", "write a field path, = and one CUE or JSON value: --set relax.num_rollout=200")
+	}
+	x, err := parser.ParseExpr(name, value)
+	bareWord := false
+	if err == nil {
+		ast.Walk(x, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && !slices.Contains([]string{"int", "string", "number", "bool", "float"}, id.Name) {
+				bareWord = true
+			}
+			_, isField := n.(*ast.Field)
+			return !isField || !labelOnly(n, &bareWord)
+		}, nil)
+	}
+	if err != nil || bareWord {
+		return refuse("GRM1010", "the value is not one CUE or JSON value", "", fmt.Sprintf(`text needs quotes of its own: --set '%s="…"'`, path))
+	}
+	f := &file{shown: name, data: []byte(value), lines: []int{0}}
+	before := len(*ev.diags)
+	redactNode(&ast.Field{Label: ast.NewIdent(lastStep(path)), Value: x}, func(lit *ast.BasicLit) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }, ev.diags)
+	if len(*ev.diags) > before {
+		return v
+	}
+	ev.src.files[name] = f
+	f.syntax = &ast.File{}
+	filled := v.Context().BuildExpr(x)
+	return v.FillPath(p, filled)
+}
+
+// labelOnly looks for bare words in the value of a field of a --set value, since
+// the label of a field is an identifier that is no bare word.
+func labelOnly(n ast.Node, found *bool) bool {
+	ast.Walk(n.(*ast.Field).Value, func(n ast.Node) bool {
+		if _, ok := n.(*ast.Ident); ok {
+			*found = true
+		}
+		_, isField := n.(*ast.Field)
+		return !isField || !labelOnly(n, found)
+	}, nil)
+	return true
+}
+
+func lastStep(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
+
+// value converts v. key is where the value's key stands, for values that CUE
+// computed and that have no place of their own.
+func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
+	out := &tree.Value{Path: path, Pos: ev.valuePos(v, key)}
+	kind := v.IncompleteKind()
+	if kind != cue.StructKind && kind != cue.ListKind && kind != cue.BottomKind {
+		if d, ok := v.Default(); ok {
+			v = d
+		}
+		if !v.IsConcrete() {
+			if err := v.Err(); err != nil {
+				ev.errors(err, out.Pos)
+			} else if !ev.reported[path] {
+				ev.reported[path] = true
+				ev.diags.Add(diag.Diagnostic{Code: "GRM1006", Severity: diag.Error, Pos: out.Pos, Path: path,
+					Summary: fmt.Sprintf("%s has no concrete value, only the condition %v", lastName(path), v), Remedy: "give it a value here, by --set, or by a tag (-t)"})
+			}
+			return out // Bad
+		}
+		kind = v.Kind()
+	}
+	switch kind {
+	case cue.NullKind:
+		out.Kind, out.Text = tree.Null, "null"
+	case cue.BoolKind:
+		b, _ := v.Bool()
+		out.Kind, out.Text = tree.Bool, fmt.Sprint(b)
+	case cue.StringKind:
+		out.Kind = tree.String
+		out.Text, _ = v.String()
+	case cue.IntKind, cue.FloatKind, cue.NumberKind:
+		n := tree.Number(numberText(v))
+		out.Kind, out.Text = n.Kind, n.Text
+		if kind == cue.FloatKind {
+			out.Kind = tree.Float
+		}
+	case cue.ListKind:
+		out.Kind = tree.List
+		it, err := v.List()
+		if err != nil {
+			ev.errors(err, out.Pos)
+			out.Kind = tree.Bad
+			return out
+		}
+		for i := 0; it.Next(); i++ {
+			out.Items = append(out.Items, ev.value(it.Value(), tree.Index(path, i), out.Pos))
+		}
+	case cue.StructKind, cue.BottomKind:
+		it, err := v.Fields()
+		if err != nil {
+			ev.errors(v.Err(), out.Pos)
+			return out // Bad
+		}
+		out.Kind = tree.Struct
+		for it.Next() {
+			name := it.Selector().Unquoted()
+			p := tree.Join(path, name)
+			pos := ev.keyPos(it.Value(), p, out.Pos)
+			out.Fields = append(out.Fields, tree.Field{Name: name, Pos: pos, Value: ev.value(it.Value(), p, pos)})
+		}
+		if kind == cue.BottomKind && len(out.Fields) == 0 {
+			ev.errors(v.Err(), out.Pos)
+			out.Kind = tree.Bad
+		}
+	default:
+		ev.diags.Add(diag.Diagnostic{Code: "GRM2003", Severity: diag.Error, Pos: out.Pos, Path: path, Summary: lastName(path) + " is of type bytes, which no field takes", Remedy: `write text with double quotes: "…"`})
+		out.Kind = tree.Bad
+	}
+	return out
+}
+
+// keyPos is where the key of a field stands in the user's file.
+func (ev *evaluator) keyPos(v cue.Value, path string, parent diag.Pos) diag.Pos {
+	if f, ok := v.Source().(*ast.Field); ok {
+		return ev.src.pos(f.Label.Pos())
+	}
+	if n, ok := ev.index()[path]; ok {
+		return ev.src.pos(n.Pos())
+	}
+	if p := ev.src.pos(v.Pos()); p.IsValid() {
+		return p
+	}
+	return parent
+}
+
+// valuePos is where a value stands: behind its key where the syntax tells.
+func (ev *evaluator) valuePos(v cue.Value, key diag.Pos) diag.Pos {
+	switch n := v.Source().(type) {
+	case *ast.Field:
+		if n.Value != nil && n.Value.Pos().IsValid() {
+			return ev.src.pos(n.Value.Pos())
+		}
+	case *ast.BasicLit, *ast.ListLit, *ast.UnaryExpr:
+		return ev.src.pos(n.Pos())
+	case nil:
+		if p := ev.src.pos(v.Pos()); p.IsValid() && v.IncompleteKind() != cue.StructKind {
+			return p
+		}
+	}
+	return key
+}
+
+// index finds the first key of each path that the files write out. It is made
+// on demand: only fields with several conjuncts need it.
+func (ev *evaluator) index() map[string]ast.Node {
+	if ev.keys != nil {
+		return ev.keys
+	}
+	ev.keys = map[string]ast.Node{}
+	var walk func(path string, decls []ast.Decl)
+	walk = func(path string, decls []ast.Decl) {
+		for _, d := range decls {
+			switch d := d.(type) {
+			case *ast.Field:
+				name, _, err := ast.LabelName(d.Label)
+				if err != nil {
+					continue
+				}
+				p := tree.Join(path, name)
+				if _, ok := ev.keys[p]; !ok {
+					ev.keys[p] = d.Label
+				}
+				if s, ok := d.Value.(*ast.StructLit); ok {
+					walk(p, s.Elts)
+				}
+			case *ast.EmbedDecl:
+				if s, ok := d.Expr.(*ast.StructLit); ok {
+					walk(path, s.Elts)
+				}
+			}
+		}
+	}
+	for _, abs := range ev.src.order {
+		walk("", ev.src.files[abs].syntax.Decls)
+	}
+	return ev.keys
+}
+
+var jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
+
+// numberText is the user's own text of a number where it is JSON, else CUE's.
+func numberText(v cue.Value) string {
+	n := v.Source()
+	if f, ok := n.(*ast.Field); ok {
+		n = f.Value
+	}
+	text := ""
+	if u, ok := n.(*ast.UnaryExpr); ok && u.Op == token.SUB {
+		text, n = "-", u.X
+	}
+	if lit, ok := n.(*ast.BasicLit); ok && jsonNumber.MatchString(text+lit.Value) {
+		return text + lit.Value
+	}
+	data, err := v.MarshalJSON()
+	if err != nil {
+		return "0"
+	}
+	return strings.ToLower(string(data))
+}
+
+// lastName names a value in a sentence.
+func lastName(path string) string {
+	if path == "" {
+		return "the file"
+	}
+	return path
+}

@@ -1,0 +1,84 @@
+package compiler
+
+import (
+	"regexp"
+	"strings"
+
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/literal"
+	"cuelang.org/go/cue/token"
+
+	"genrm.dev/genrm/compiler/diag"
+)
+
+// tokenLike matches the published shapes of access tokens, wherever they stand
+// in a text: OpenAI, Hugging Face, GitHub, GitLab, Slack, AWS, NVIDIA, Google,
+// JSON Web Tokens, private keys, and passwords in URLs.
+var tokenLike = regexp.MustCompile(`\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+)|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s:@{}$]+:[^/\s@{}$]+@`)
+
+// secretName matches names of fields and variables whose value is a secret.
+var secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|password|passwd|secret|secret[_-]key|access[_-]key|wandb[_-]key|hf[_-]token|auth[_-]?token|access[_-]token|bearer[_-]token|github[_-]token)$|^authorization$|^[A-Z0-9_]+_TOKEN$`)
+
+// notSecret reports whether a text in a secret field is none: OmegaConf
+// interpolations, the customary placeholders, and the empty text.
+func notSecret(s string) bool {
+	l := strings.ToLower(s)
+	return s == "" || s == "???" || strings.Contains(s, "${") || l == "empty" || l == "none" || strings.HasPrefix(l, "dummy")
+}
+
+// secretText is what stands in for a literal secret from here on, so that no
+// error text, plan or artifact can hold it.
+const secretText = "redacted"
+
+const secretRemedy = `refer to it: {env: "NAME"} for a variable, {file: "/path"} for a file; it is read where the process starts`
+
+// redactSecrets reports every literal secret of a file without repeating it, and
+// replaces it in the syntax tree, before anything is evaluated: CUE's errors
+// quote values.
+func redactSecrets(f *file, diags *diag.List) {
+	at := func(lit *ast.BasicLit) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }
+	redactNode(f.syntax, at, diags)
+}
+
+func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List) {
+	var names []string
+	refuse := func(lit *ast.BasicLit, summary string) {
+		diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: at(lit), Path: strings.Join(names, "."),
+			Summary: summary, Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy})
+	}
+	ast.Walk(root, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Field:
+			name, _, _ := ast.LabelName(n.Label)
+			names = append(names, name)
+			if lit, ok := n.Value.(*ast.BasicLit); ok && lit.Kind == token.STRING && secretName.MatchString(name) {
+				if s, err := literal.Unquote(lit.Value); err == nil && !notSecret(s) && !underSecretReference(names) {
+					refuse(lit, "a literal secret in "+name)
+					lit.Value = literal.String.Quote(secretText)
+				}
+			}
+		case *ast.BasicLit:
+			// Interpolations hold parts of strings, which do not unquote by themselves.
+			if n.Kind == token.STRING && tokenLike.MatchString(n.Value) {
+				refuse(n, "this text looks like an access token")
+				if _, err := literal.Unquote(n.Value); err == nil {
+					n.Value = literal.String.Quote(secretText)
+				} else {
+					n.Value = tokenLike.ReplaceAllString(n.Value, secretText)
+				}
+			}
+		}
+		return true
+	}, func(n ast.Node) {
+		if _, ok := n.(*ast.Field); ok {
+			names = names[:len(names)-1]
+		}
+	})
+}
+
+// underSecretReference reports whether the innermost name is env or file of a
+// reference such as api_key: {env: "NAME"}.
+func underSecretReference(names []string) bool {
+	last := names[len(names)-1]
+	return len(names) > 1 && (last == "env" || last == "file")
+}
