@@ -117,12 +117,7 @@ func (r *relaxRun) args() []plan.Arg {
 		rules.owned[name] = "it has a field of its own, relax." + name
 	}
 	for _, key := range block.Names() {
-		name := engines.Key(key)
-		if f, ok := cat.Lookup(name); ok && f.AliasOf != "" {
-			name = f.AliasOf
-		} else if ok && f.NegativeOf != "" {
-			name = f.NegativeOf
-		}
+		name := engines.Key(key) // other spellings of an owned flag are left to checkFlags
 		if _, ok := rules.owned[name]; !ok {
 			continue
 		}
