@@ -112,7 +112,7 @@ func compileGym(e *experiment, w *tree.Value) {
 	r.eff = r.withOverrides()
 	if r.eff.Field("config_paths") != nil {
 		r.open = true
-		e.fact(r.eff.Field("config_paths").Path, "NeMo Gym merges the files of config_paths below this config; what they define is not checked")
+		e.fact(e.relative(r.eff.Field("config_paths")), "NeMo Gym merges the files of config_paths below this config; what they define is not checked")
 	}
 	r.release()
 	r.findServers()
@@ -275,7 +275,7 @@ func (r *gymRun) implementations(name string, entry *tree.Value, k tree.Field) {
 					"NeMo Gym looks for a folder responses_api_models/"+f.Name+" when it starts; nothing checks it before.", fmt.Sprintf("did you mean %q?", near))
 				continue
 			}
-			r.e.fact(f.Value.Path, f.Name+" is no model server of nemo-gym 0.7.0: its fields are passed on unchecked")
+			r.e.fact(r.e.relative(f.Value), f.Name+" is no model server of nemo-gym 0.7.0: its fields are passed on unchecked")
 		}
 		if !f.Value.OK() || f.Value.Kind != tree.Struct {
 			continue
@@ -512,11 +512,11 @@ func (r *gymRun) models() {
 		switch s.impl {
 		case "genrm_model", "local_vllm_model":
 			if s.impl == "local_vllm_model" && s.name == "genrm_model" {
-				r.e.fact(s.block.Path, "local_vllm_model does not turn metadata into the GenRM roles; genrm_model does")
+				r.e.fact(r.e.relative(s.block), "local_vllm_model does not turn metadata into the GenRM roles; genrm_model does")
 			}
 			if r.external(s.block) {
 				inst.Model = r.modelName(s.block.Field("model"))
-				r.e.fact(s.block.Path, "base_url is set: NeMo Gym starts no vLLM for "+s.name)
+				r.e.fact(r.e.relative(s.block), "base_url is set: NeMo Gym starts no vLLM for "+s.name)
 				break
 			}
 			flags = true
@@ -576,14 +576,8 @@ func (r *gymRun) local(s *gymServer) *gymLocal {
 	}
 	l.pack, _ = r.resolve(env.Field("VLLM_RAY_DP_PACK_STRATEGY")).AsString()
 	r.packing(l, env)
-	if facts := r.e.modelFacts(r.resolve(s.block.Field("model"))); facts != nil {
-		if heads, ok := facts.Field("num_attention_heads").AsInt(); ok && l.tp > 0 && heads%int64(l.tp) != 0 {
-			r.e.report("GRM5024", diag.Error, kwargs.Field("tensor_parallel_size"), fmt.Sprintf("%d attention heads do not divide by tensor_parallel_size %d", heads, l.tp),
-				fmt.Sprintf("%d %% %d = %d. vLLM refuses to start.", heads, l.tp, heads%int64(l.tp)), "use a tensor_parallel_size that divides the heads",
-				diag.Related{Pos: facts.Field("num_attention_heads").Pos, Message: "what models states of it"})
-		}
-	} else if l.tp > 1 {
-		r.e.fact(s.block.Path, "models does not state the attention heads of "+s.name+": whether they divide by tensor_parallel_size is not checked")
+	if model := r.resolve(s.block.Field("model")); model.OK() && !gymText(model.Text) {
+		r.e.modelFits(s.name, model, l.tp, l.pp, r.resolve(kwargs.Field("tensor_parallel_size")))
 	}
 	return l
 }
@@ -701,19 +695,19 @@ func (r *gymRun) packing(l *gymLocal, env *tree.Value) {
 		return
 	}
 	if perNode == 0 {
-		r.e.fact(v.Path, "cluster.gpus_per_node is not stated: whether "+l.pack+" suits a replica of "+gymGPUs(size)+" is not checked")
+		r.e.fact(r.e.relative(v), "cluster.gpus_per_node is not stated: whether "+l.pack+" suits a replica of "+gpus(size)+" is not checked")
 		return
 	}
-	related := diag.Related{Pos: kwargs.KeyPos("tensor_parallel_size"), Message: fmt.Sprintf("%d (tensor) × %d (pipeline) = %s a replica", l.tp, l.pp, gymGPUs(size))}
+	related := diag.Related{Pos: kwargs.KeyPos("tensor_parallel_size"), Message: fmt.Sprintf("%d (tensor) × %d (pipeline) = %s a replica", l.tp, l.pp, gpus(size))}
 	switch {
 	case l.pack != "span" && size > perNode:
-		r.e.report("GRM5014", diag.Error, v, fmt.Sprintf("a replica of %s has %s, but %s wants it on one node of %d", l.s.name, gymGPUs(size), l.pack, perNode),
+		r.e.report("GRM5014", diag.Error, v, fmt.Sprintf("a replica of %s has %s, but %s wants it on one node of %d", l.s.name, gpus(size), l.pack, perNode),
 			fmt.Sprintf("%d × %d = %d > %d. Ray waits for such a node for ever.", l.tp, l.pp, size, perNode), `use "span", or smaller parallel sizes`, related)
 	case l.pack == "span" && size <= perNode:
-		r.e.report("GRM5014", diag.Error, v, fmt.Sprintf("span is for replicas larger than a node, but one of %s has %s of %d", l.s.name, gymGPUs(size), perNode),
+		r.e.report("GRM5014", diag.Error, v, fmt.Sprintf("span is for replicas larger than a node, but one of %s has %s of %d", l.s.name, gpus(size), perNode),
 			fmt.Sprintf("%d × %d = %d ≤ %d. vLLM refuses to start.", l.tp, l.pp, size, perNode), `use "strict"`, related)
 	case l.pack == "span" && size%perNode != 0:
-		r.e.report("GRM5014", diag.Error, v, fmt.Sprintf("a replica of %s has %s, which is no whole number of nodes of %d", l.s.name, gymGPUs(size), perNode),
+		r.e.report("GRM5014", diag.Error, v, fmt.Sprintf("a replica of %s has %s, which is no whole number of nodes of %d", l.s.name, gpus(size), perNode),
 			fmt.Sprintf("%d × %d = %d; %d %% %d = %d. vLLM refuses to start.", l.tp, l.pp, size, size, perNode, size%perNode), "use sizes whose product is a multiple of the GPUs of a node", related)
 	}
 }
@@ -735,7 +729,7 @@ func (r *gymRun) capacity(locals []*gymLocal) {
 		return
 	}
 	if c.GPUsPerNode == 0 {
-		r.e.fact("gym", fmt.Sprintf("the models need %s (%s); cluster.gpus_per_node is not stated, so nodes are not counted", gymGPUs(total), strings.Join(sums, ", ")))
+		r.e.fact("gym", fmt.Sprintf("the models need %s (%s); cluster.gpus_per_node is not stated, so nodes are not counted", gpus(total), strings.Join(sums, ", ")))
 		return
 	}
 	// The largest first, each replica on the first node with room.
@@ -776,14 +770,7 @@ func (r *gymRun) capacity(locals []*gymLocal) {
 			sev = diag.Error
 		}
 	}
-	r.e.report("GRM5015", sev, r.e.root.Lookup("cluster", "nodes"), fmt.Sprintf("the models need %s on %d nodes, but the cluster has %d on %d", gymGPUs(total), c.NodesNeeded, rooms, c.Nodes),
+	r.e.report("GRM5015", sev, r.e.root.Lookup("cluster", "nodes"), fmt.Sprintf("the models need %s on %d nodes, but the cluster has %d on %d", gpus(total), c.NodesNeeded, rooms, c.Nodes),
 		fmt.Sprintf("%s (data × tensor × pipeline); %d × %d = %d. %s", strings.Join(sums, ", "), c.Nodes, c.GPUsPerNode, rooms, detail),
 		fmt.Sprintf("use %d nodes, or smaller sizes", c.NodesNeeded))
-}
-
-func gymGPUs(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return strconv.Itoa(n) + " GPUs"
 }

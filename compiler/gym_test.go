@@ -103,7 +103,7 @@ func TestGymFindings(t *testing.T) {
 		{"override of an unknown flag", gymJudge + `gym: overrides: "judge.responses_api_models.genrm_model.vllm_serve_kwargs.tp_sise": 16`, []string{`GRM3001:6 ` + kw + `.tp_sise`}},
 		{"override below text", gymJudge + `gym: overrides: "judge.responses_api_models.genrm_model.entrypoint.x": 16`, []string{`GRM5019:6 gym.overrides."judge.responses_api_models.genrm_model.entrypoint.x"`}},
 		{"too few nodes", judge("data_parallel_size: 1", "data_parallel_size: 3") + "cluster: {gpus_per_node: 8, nodes: 2}", []string{"GRM5015:6 cluster.nodes"}},
-		{"heads", gymJudge + `models: "/models/judge": num_attention_heads: 28`, []string{"GRM5024:3 " + kw + ".tensor_parallel_size"}},
+		{"heads", gymJudge + `models: "/models/judge": num_attention_heads: 28`, []string{"GRM7003:3 " + kw + ".tensor_parallel_size"}},
 		{"unknown release", gymJudge + `gym: engine_version: "0.1.0"` + "\ngym: config: judge: responses_api_models: genrm_model: vllm_serve_kwargs: {x: 1, host: \"h\"}", []string{"GRM5022:6 gym.engine_version", "GRM5025:7 " + kw + ".host"}},
 		{"exclusive fields", `gym: config: v: responses_api_models: vllm_model: {entrypoint: "app.py", base_url: "u", api_key: "EMPTY", model: "m", uses_reasoning_parser: true
 			return_token_id_information: false, supply_prefix_token_ids: true, is_responses_native: true, use_completions_api: true, sequential_reasoning_allowed: false}`,
