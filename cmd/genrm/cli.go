@@ -35,11 +35,12 @@ func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(fo
 // cli is the command line: one field a command, each with a type and a file of
 // its own.
 type cli struct {
-	Vet        vetCmd        `cmd:"" help:"Check experiments: silent, or every mistake at once."`
-	Plan       planCmd       `cmd:"" help:"Show what would run: mode, roles, judges, GPU map, the exact command."`
-	Emit       emitCmd       `cmd:"" help:"Write the scripts, JSON and files of an experiment."`
-	Golden     goldenCmd     `cmd:"" help:"Keep plans and emitted files under review, and compare."`
+	Vet    vetCmd    `cmd:"" help:"Check experiments: silent, or every mistake at once."`
+	Plan   planCmd   `cmd:"" help:"Show what would run: mode, roles, judges, GPU map, the exact command."`
+	Emit   emitCmd   `cmd:"" help:"Write the scripts, JSON and files of an experiment."`
+	Golden goldenCmd `cmd:"" help:"Keep plans and emitted files under review, and compare."`
 
+	Init       initCmd       `cmd:"" help:"Write a commented starter experiment."`
 	Fmt        fmtCmd        `cmd:"" help:"Format .cue files."`
 	Explain    explainCmd    `cmd:"" help:"Explain a diagnostic code or a field."`
 	Schema     schemaCmd     `cmd:"" help:"Print the schema, or vendor it for editors and stock cue."`

@@ -339,9 +339,40 @@ func commands(b *bytes.Buffer, p *plan.Plan) error {
 	return nil
 }
 
-// shown quotes an argument with its placeholders left as they are.
+// shown quotes an argument for people: its text as a shell needs it, and what
+// is left open in braces, without quotes.
 func shown(a plan.Arg) (string, error) {
-	return shell.Quote(string(a))
+	if strings.ContainsRune(string(a), 0) {
+		return "", shell.ErrNUL
+	}
+	bound, err := a.Bind(func(ph plan.Placeholder) (string, error) {
+		if ph.Name == "" {
+			return "\x00{" + ph.Kind + "}\x00", nil
+		}
+		return "\x00{" + ph.Kind + ":" + ph.Name + "}\x00", nil
+	})
+	if err != nil || !strings.ContainsRune(bound, 0) {
+		return quoted(bound, err)
+	}
+	var b strings.Builder
+	for i, piece := range strings.Split(bound, "\x00") {
+		if i%2 == 0 && piece != "" {
+			q, err := shell.Quote(piece)
+			if err != nil {
+				return "", err
+			}
+			piece = q
+		}
+		b.WriteString(piece)
+	}
+	return b.String(), nil
+}
+
+func quoted(s string, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	return shell.Quote(s)
 }
 
 func envText(v plan.EnvValue) (string, error) {
