@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,24 +136,23 @@ func argValue(f engines.Flag, vals []string) *tree.Value {
 	return list
 }
 
-// locate gives every value a path and a position of its own.
-func locate(v *tree.Value, path string, line *int) *tree.Value {
-	*line++
-	v.Path, v.Pos = path, diag.Pos{File: "case.cue", Line: *line, Column: 1}
-	for i := range v.Fields {
-		*line++
-		v.Fields[i].Pos = diag.Pos{File: "case.cue", Line: *line, Column: 1}
-		locate(v.Fields[i].Value, tree.Join(path, v.Fields[i].Name), line)
+// compileText compiles one file.
+func compileText(t testing.TB, src string) *Result {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "case.cue")
+	if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for i, x := range v.Items {
-		locate(x, tree.Index(path, i), line)
-	}
-	return v
+	return Compile([]string{file}, Options{})
 }
 
-func compileTree(root *tree.Value) *experiment {
-	line := 0
-	return compileExperiment(locate(root, "", &line), "", "case", Options{})
+// onlyPlan returns the plan of the one experiment, which must be accepted.
+func onlyPlan(t testing.TB, r *Result) *plan.Plan {
+	t.Helper()
+	if len(r.Plans) != 1 || r.Diagnostics.HasErrors() {
+		t.Fatalf("%d plans:%s", len(r.Plans), describe(r.Diagnostics))
+	}
+	return r.Plans[0]
 }
 
 func describe(l diag.List) string {
@@ -163,25 +163,19 @@ func describe(l diag.List) string {
 	return b.String()
 }
 
-// needsSchema are the cases that the stage before this one refuses.
-var needsSchema = map[string]bool{"no num_gpus": true, "num_gpus string": true, "bad JSON": true, "instances []": true}
-
 // TestRelaxCases compares with what Relax itself said: verdict, mode, judges
 // with their fall-backs, and bundles.
 func TestRelaxCases(t *testing.T) {
 	for _, c := range relaxCases(t) {
 		t.Run(c.Case, func(t *testing.T) {
-			if needsSchema[c.Case] {
-				t.Skip("refused by the schema")
-			}
-			e := compileTree(fromArgv(t, c.Argv, "--use-gated-attention"))
-			if got := e.diags.HasErrors(); got != (c.Genrm == "refuse") {
-				t.Fatalf("refused: %v, want %s; Relax: %s%s", got, c.Genrm, c.Relax.Error, describe(e.diags))
+			r := compileText(t, fromArgv(t, c.Argv, "--use-gated-attention").JSON())
+			if got := r.Diagnostics.HasErrors(); got != (c.Genrm == "refuse") {
+				t.Fatalf("refused: %v, want %s; Relax: %s%s", got, c.Genrm, c.Relax.Error, describe(r.Diagnostics))
 			}
 			if c.Genrm != "accept" {
 				return
 			}
-			p := e.plan
+			p := onlyPlan(t, r)
 			if p.Mode != c.Relax.Mode {
 				t.Errorf("mode %s (%s), want %s", p.Mode, p.ModeReason, c.Relax.Mode)
 			}
@@ -233,14 +227,14 @@ func TestRelaxPages(t *testing.T) {
 			if !ok {
 				t.Fatal("the page cannot be read")
 			}
-			wrong := compileExperiment(cueText(t, p.Wrong), "", "x", Options{}).diags
+			wrong := compileText(t, p.Wrong).Diagnostics
 			if !slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code == code }) {
 				t.Errorf("the wrong example does not raise it:%s", describe(wrong))
 			}
 			if slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code != code }) {
 				t.Errorf("the wrong example raises more:%s", describe(wrong))
 			}
-			right := compileExperiment(cueText(t, p.Right), "", "x", Options{}).diags
+			right := compileText(t, p.Right).Diagnostics
 			if len(right) > 0 {
 				t.Errorf("the right example:%s", describe(right))
 			}
@@ -298,15 +292,12 @@ func TestRelaxScripts(t *testing.T) {
 			if !ok {
 				t.Fatal("no such script")
 			}
-			e := compileExperiment(cueDir(t, "../examples/"+c.dir), "", "x", Options{})
-			if e.diags.HasErrors() {
-				t.Fatal(describe(e.diags))
-			}
-			if e.plan.Mode != c.mode {
-				t.Errorf("mode %s, want %s", e.plan.Mode, c.mode)
+			p := onlyPlan(t, Compile([]string{"../examples/" + c.dir}, Options{}))
+			if p.Mode != c.mode {
+				t.Errorf("mode %s, want %s", p.Mode, c.mode)
 			}
 			var argv []string
-			for _, a := range e.plan.Launch.Argv {
+			for _, a := range p.Launch.Argv {
 				text, err := a.Bind(func(p plan.Placeholder) (string, error) { return "", fmt.Errorf("unexpected %v", p) })
 				if err != nil {
 					t.Fatal(err)
@@ -345,7 +336,7 @@ func TestRelaxScripts(t *testing.T) {
 				}
 			}
 			for name, v := range runtime.Env {
-				if x, _ := e.plan.Launch.Env.Get(name); string(x.Text) != v {
+				if x, _ := p.Launch.Env.Get(name); string(x.Text) != v {
 					t.Errorf("env %s=%q, want %q", name, x.Text, v)
 				}
 			}
@@ -375,35 +366,23 @@ func TestRelaxExamples(t *testing.T) {
 		{"site/weekly", plan.Split, 1, ""},
 	} {
 		t.Run(c.dir, func(t *testing.T) {
-			root := cueDir(t, "../examples/"+c.dir)
-			roots := []*tree.Value{root}
-			prefix := ""
-			if x := root.Field("experiments"); x != nil {
-				roots, prefix = nil, "experiments"
-				for _, f := range x.Fields {
-					roots = append(roots, f.Value)
+			r := Compile([]string{"../examples/" + c.dir}, Options{})
+			if len(r.Plans) != c.n || len(r.Refused) > 0 {
+				t.Errorf("%d plans, want %d; refused: %v", len(r.Plans), c.n, r.Refused)
+			}
+			for _, d := range r.Diagnostics {
+				if d.Severity != diag.Note && (d.Severity != diag.Warning || d.Code != c.warn) {
+					t.Errorf("%s", describe(diag.List{d}))
 				}
 			}
-			if len(roots) != c.n {
-				t.Errorf("%d experiments, want %d", len(roots), c.n)
-			}
-			for _, x := range roots {
-				if prefix != "" {
-					prefix = x.Path
+			for _, p := range r.Plans {
+				if p.Mode != c.mode {
+					t.Errorf("mode %s (%s), want %s", p.Mode, p.ModeReason, c.mode)
 				}
-				e := compileExperiment(x, prefix, "x", Options{})
-				for _, d := range e.diags {
-					if d.Severity != diag.Note && (d.Severity != diag.Warning || d.Code != c.warn) {
-						t.Errorf("%s", describe(diag.List{d}))
-					}
+				if len(p.Instances) == 0 || len(p.Launch.Argv) < 5 {
+					t.Errorf("the plan has no judge or no command: %v", p.Launch.Argv)
 				}
-				if e.plan.Mode != c.mode {
-					t.Errorf("mode %s (%s), want %s", e.plan.Mode, e.plan.ModeReason, c.mode)
-				}
-				if len(e.plan.Instances) == 0 || len(e.plan.Launch.Argv) < 5 {
-					t.Errorf("the plan has no judge or no command: %v", e.plan.Launch.Argv)
-				}
-				if _, err := e.plan.JSON(); err != nil {
+				if _, err := p.JSON(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -537,9 +516,9 @@ func TestRelaxFindings(t *testing.T) {
 			` + dual + custom, want: []string{"error GRM3006 relax.extra_args[0]"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := compileExperiment(cueText(t, "name: \"x\"\nrelax: {\n"+c.relax+"\n}\n"+c.rest), "", "x", Options{})
+			diags := compileText(t, "name: \"x\"\nrelax: {\n"+c.relax+"\n}\n"+c.rest).Diagnostics
 			var got []string
-			for _, d := range e.diags {
+			for _, d := range diags {
 				got = append(got, fmt.Sprintf("%s %s %s", d.Severity, d.Code, d.Path))
 				if d.Summary == "" || strings.HasSuffix(d.Summary, ".") || d.Remedy == "" || d.Pos.Line == 0 {
 					t.Errorf("%s: no summary, remedy or position, or a final stop: %+v", d.Code, d)
@@ -548,7 +527,7 @@ func TestRelaxFindings(t *testing.T) {
 			slices.Sort(got)
 			slices.Sort(c.want)
 			if !slices.Equal(got, c.want) {
-				t.Errorf("got %q\nwant %q%s", got, c.want, describe(e.diags))
+				t.Errorf("got %q\nwant %q%s", got, c.want, describe(diags))
 			}
 		})
 	}
@@ -557,14 +536,14 @@ func TestRelaxFindings(t *testing.T) {
 // TestRelaxCommand wants the command and environment of one experiment, word by
 // word.
 func TestRelaxCommand(t *testing.T) {
-	e := compileExperiment(cueText(t, `name: "x"
+	r := compileText(t, `name: "x"
 relax: {
 	entrypoint: module: "relax.entrypoints.train"
 	root: "/src/Relax", megatron_path: "/src/Megatron"
 	fully_async: false
 	colocate: true
 	genrm_instances: {
-		"b 'q'": {model_path: "large", num_gpus: 2, num_gpus_per_engine: 2, engine_config: null}
+		"b.q": {model_path: "large", num_gpus: 2, num_gpus_per_engine: 2, engine_config: null}
 		a: {model_path: "/a/{rank}", num_gpus: 2, sampling_config: {}}
 	}
 	genrm_model_path: "/ignored"
@@ -576,20 +555,18 @@ relax: {
 	extra_args: ["--fork", "v"]
 	env: {OMP_NUM_THREADS: "8", TOKEN: {env: "HF_TOKEN"}, KEY: {file: "/k"}, BRACE: "{rank}"}
 }
-cluster: model_aliases: large: "/models/large"`), "", "x", Options{})
-	if e.diags.HasErrors() {
-		t.Fatal(describe(e.diags))
-	}
+cluster: model_aliases: large: "/models/large"`)
+	p := onlyPlan(t, r)
 	want := []plan.Arg{"python3", "-m", "relax.entrypoints.train", "--colocate",
-		"--genrm-instances", `{"b 'q'":{"model_path":"/models/large","num_gpus":2,"num_gpus_per_engine":2,"engine_config":null},"a":{"model_path":"/a/{brace}rank}","num_gpus":2,"sampling_config":{}}}`,
+		"--genrm-instances", `{"b.q":{"model_path":"/models/large","num_gpus":2,"num_gpus_per_engine":2,"engine_config":null},"a":{"model_path":"/a/{brace}rank}","num_gpus":2,"sampling_config":{}}}`,
 		"--genrm-engine-config", `{"context_length":4096}`, "--genrm-sampling-config", `{"max_response_len":32}`,
 		"--resource", `{"actor":[1,8],"rollout":[1,4],"genrm":[1,4]}`, "--custom-rm-path", "a.b",
 		"--lr", "0.5", "--eval-prompt-data", "x", "y z", "--use-kl-loss", "--no-enable-affinity", "--fork", "v"}
-	if got := e.plan.Launch.Argv; !slices.Equal(got, want) {
+	if got := p.Launch.Argv; !slices.Equal(got, want) {
 		t.Errorf("argv\n got %q\nwant %q", got, want)
 	}
-	if e.plan.Launch.WorkDir != "/src/Relax" {
-		t.Errorf("workdir %q", e.plan.Launch.WorkDir)
+	if p.Launch.WorkDir != "/src/Relax" {
+		t.Errorf("workdir %q", p.Launch.WorkDir)
 	}
 	for name, want := range map[string]plan.EnvValue{
 		"PYTHONPATH":                  {Text: "/src/Relax:/src/Megatron"},
@@ -600,30 +577,29 @@ cluster: model_aliases: large: "/models/large"`), "", "x", Options{})
 		"KEY":                         {SecretFile: "/k"},
 		"BRACE":                       {Text: "{brace}rank}"},
 	} {
-		if got, _ := e.plan.Launch.Env.Get(name); got != want {
+		if got, _ := p.Launch.Env.Get(name); got != want {
 			t.Errorf("env %s: %+v, want %+v", name, got, want)
 		}
 	}
 	// {} and null block the common configuration; absence does not.
 	for key, want := range map[string][2]string{
-		"b 'q'": {`{}`, `{"max_response_len":32}`},
+		"b.q": {`{}`, `{"max_response_len":32}`},
 		"a":     {`{"context_length":4096}`, `{}`},
 	} {
-		i, _ := e.plan.Instances.Get(key)
+		i, _ := p.Instances.Get(key)
 		if got := [2]string{i.EngineConfig.JSON(), i.SamplingConfig.JSON()}; got != want {
 			t.Errorf("%s: %v, want %v", key, got, want)
 		}
 	}
-	if !slices.ContainsFunc(e.diags, func(d diag.Diagnostic) bool { return d.Code == "GRM4003" }) {
+	if !slices.ContainsFunc(r.Diagnostics, func(d diag.Diagnostic) bool { return d.Code == "GRM4003" }) {
 		t.Errorf("genrm_model_path was ignored without a warning")
 	}
 }
 
-// BenchmarkRelax compiles the largest example, evaluated already.
+// BenchmarkRelax compiles the largest example from its file.
 func BenchmarkRelax(b *testing.B) {
-	root := cueDir(b, "../examples/relax-397b-defer")
 	b.ReportAllocs()
 	for b.Loop() {
-		compileExperiment(root, "", "x", Options{})
+		onlyPlan(b, Compile([]string{"../examples/relax-397b-defer"}, Options{}))
 	}
 }
