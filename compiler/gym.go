@@ -92,6 +92,7 @@ type gymLocal struct {
 	s          *gymServer
 	dp, tp, pp int // 0 when not known
 	pack       string
+	inst       *plan.Instance
 }
 
 // compileGym checks a NeMo Gym server tree and plans `gym env start`.
@@ -99,8 +100,8 @@ type gymLocal struct {
 // Instances are the model servers of the four known implementations, by server
 // name. A model that starts its own vLLM has num_gpus = tp·pp·dp, its
 // num_gpus_per_engine is tp·pp, and its replicas are the dp ranks, which Ray
-// places as one group of GPUs each; which GPUs those are is known only to Ray,
-// so bundles and placement stay empty. The others need no GPU. None has an
+// places as one group of GPUs each. Which GPUs those are is known only to Ray:
+// bundles and placement show one that fits. The others need no GPU. None has an
 // argv: the one command of the run starts them all.
 func compileGym(e *experiment, w *tree.Value) {
 	r := &gymRun{e: e, w: w, config: w.Field("config")}
@@ -521,6 +522,7 @@ func (r *gymRun) models() {
 			}
 			flags = true
 			l := r.local(s)
+			l.inst = inst
 			locals = append(locals, l)
 			inst.Engine, inst.EngineVersion = "vllm", r.vllm
 			inst.ModelPath = r.e.modelPath(r.resolve(s.block.Field("model")))
@@ -722,6 +724,12 @@ func (r *gymRun) capacity(locals []*gymLocal) {
 		if n == 0 {
 			return // unknown or reported
 		}
+		if n > 1<<16 {
+			kwargs := l.s.block.Field("vllm_serve_kwargs")
+			r.e.report("GRM5010", diag.Error, kwargs, fmt.Sprintf("%s needs %d GPUs", l.s.name, n),
+				fmt.Sprintf("%d (data) × %d (tensor) × %d (pipeline) = %d.", l.dp, l.tp, l.pp, n), "use sizes whose product is a number of GPUs that exists")
+			return
+		}
 		total += n
 		sums = append(sums, fmt.Sprintf("%s %d × %d × %d = %d", l.s.name, l.dp, l.tp, l.pp, n))
 	}
@@ -730,30 +738,37 @@ func (r *gymRun) capacity(locals []*gymLocal) {
 	}
 	if c.GPUsPerNode == 0 {
 		r.e.fact("gym", fmt.Sprintf("the models need %s (%s); cluster.gpus_per_node is not stated, so nodes are not counted", gpus(total), strings.Join(sums, ", ")))
+		first := 0
+		for _, l := range locals {
+			l.inst.Bundles = bundleRange(first, first+l.inst.NumGPUs)
+			l.inst.Placement = spread(l.inst.Bundles, 0, 0, l.inst.NumGPUsPerEngine)
+			first += l.inst.NumGPUs
+		}
 		return
 	}
 	// The largest first, each replica on the first node with room.
 	slices.SortStableFunc(locals, func(a, b *gymLocal) int { return cmp.Compare(b.tp*b.pp, a.tp*a.pp) })
-	var free []int
+	var used []int // GPUs of each node that are given out
 	for _, l := range locals {
-		size := l.tp * l.pp
-		for range l.dp {
-			for left := size; left > 0; {
+		for replica := range l.dp {
+			rank := 0
+			for left := l.tp * l.pp; left > 0; rank++ {
 				part := min(left, c.GPUsPerNode)
-				i := slices.IndexFunc(free, func(n int) bool { return n >= part })
-				if i < 0 {
-					free = append(free, c.GPUsPerNode)
-					i = len(free) - 1
+				node := slices.IndexFunc(used, func(n int) bool { return n+part <= c.GPUsPerNode })
+				if node < 0 {
+					used = append(used, 0)
+					node = len(used) - 1
 				}
-				free[i] -= part
+				l.inst.Placement = append(l.inst.Placement, plan.Placement{Replica: replica, NodeRank: rank, Node: node, GPUs: bundleRange(used[node], used[node]+part)})
+				first := node*c.GPUsPerNode + used[node]
+				l.inst.Bundles = append(l.inst.Bundles, bundleRange(first, first+part)...)
+				used[node] += part
 				left -= part
-			}
-			if len(free) > 1<<16 {
-				break
 			}
 		}
 	}
-	c.NodesNeeded = len(free)
+	r.e.fact("gym", "Ray chooses the GPUs of each replica; the map shows the largest placed first")
+	c.NodesNeeded = len(used)
 	if c.Nodes == 0 {
 		c.Nodes = c.NodesNeeded
 		return

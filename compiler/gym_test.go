@@ -63,6 +63,7 @@ func TestGymFindings(t *testing.T) {
 		{"sizes missing, zero", `gym: config: judge: responses_api_models: genrm_model: {entrypoint: "app.py", model: "m", return_token_id_information: false, uses_reasoning_parser: true
 	vllm_serve_kwargs: {data_parallel_size: 0, tensor_parallel_size: 1}, vllm_serve_env_vars: VLLM_RAY_DP_PACK_STRATEGY: "strict"}`,
 			[]string{"GRM5010:2 " + kw, "GRM5010:2 " + kw + ".data_parallel_size"}},
+		{"more GPUs than there are", judge("data_parallel_size: 1", "data_parallel_size: 60000", "tensor_parallel_size: 8", "tensor_parallel_size: 60000"), []string{"GRM5010:3 " + kw}},
 		{"external endpoint needs no engine", `gym: config: judge: responses_api_models: genrm_model: {entrypoint: "app.py", model: "m", return_token_id_information: false, uses_reasoning_parser: true
 	base_url: "http://x/v1", vllm_serve_kwargs: {}, vllm_serve_env_vars: {}}`, nil},
 		{"missing fields, all at once", "gym: config: judge: responses_api_models: vllm_model: {}", []string{
@@ -206,6 +207,9 @@ cluster: {gpus_per_node: 8, model_aliases: judge: "/models/judge"}`)
 	o, _ := e.plan.Instances.Get("o")
 	if j.Engine != "vllm" || j.EngineVersion != "0.24.0" || j.NumGPUs != 8 || j.NumGPUsPerEngine != 4 || j.Replicas != 2 || j.ModelPath != "/models/judge" || j.DataParallel != 2 {
 		t.Errorf("judge: %+v", j)
+	}
+	if got := fmt.Sprint(j.Bundles, j.Placement); got != "[0 1 2 3 4 5 6 7] [{0 0 0 [0 1 2 3]} {1 0 0 [4 5 6 7]}]" {
+		t.Errorf("judge on %s", got)
 	}
 	if o.Engine != "openai" || o.NumGPUs != 0 || o.Model != "m" {
 		t.Errorf("o: %+v", o)
