@@ -48,6 +48,9 @@ func compileServe(e *experiment, w *tree.Value) {
 	if e.plan.Cluster.GPUsPerNode == 0 && s.pack.next > 0 && e.root.Lookup("cluster", "gpus_per_node") == nil {
 		e.fact("cluster.gpus_per_node", "not stated: GPUs are counted through, each engine is taken to fit one node, and capacity is not checked")
 	}
+	if s.pack.next == 0 && e.plan.Cluster.NodesNeeded == 0 {
+		e.plan.Cluster.NodesNeeded = 1 // simulators and the gateway need no GPU
+	}
 	s.launch()
 }
 
@@ -153,7 +156,8 @@ func (s *serveRun) engine(key, kind string, v *tree.Value) {
 	}
 	inst := &plan.Instance{
 		Engine: kind, Model: key, ModelPath: path, NumGPUs: num, NumGPUsPerEngine: per,
-		SamplingConfig: s.sampling(kind, v), Settings: v, Env: s.env(kind, v), Image: s.image(v, cat),
+		Bundles: []int{}, Argv: [][]plan.Arg{}, Placement: []plan.Placement{},
+		Settings: v, Env: s.env(kind, v), Image: s.image(v, cat),
 		EngineConfig: clone(config),
 	}
 	if cat != nil {
@@ -161,12 +165,18 @@ func (s *serveRun) engine(key, kind string, v *tree.Value) {
 	}
 	e.plan.Instances.Set(key, inst)
 
-	c := s.common(kind, config)
+	c := s.common(kind, cat, config)
 	if c.context == nil && (config == nil || !config.OK() || config.Field("max_context_len") == nil) {
 		put(inst.EngineConfig, "max_context_len", tree.Integer(defaultContext))
 		e.fact(e.relative(v), fmt.Sprintf("max_context_len is %d, genrm's default: set engine_config.max_context_len for another", defaultContext))
 	}
-	e.judgeSanity(judge{at: v, model: v.Field("model_path"), context: c.context, sampling: v.Field("sampling_config"), maxResponse: defaultResponse})
+	response := defaultResponse
+	if n := intOf(c.context); n > 1 && n <= defaultResponse && v.Lookup("sampling_config", "max_response_len") == nil {
+		response = n / 2
+		e.fact(e.relative(v), fmt.Sprintf("max_response_len is %d, half of the context: genrm's default of %d does not fit it", response, defaultResponse))
+	}
+	inst.SamplingConfig = s.sampling(kind, v, response)
+	e.judgeSanity(judge{at: v, model: v.Field("model_path"), context: c.context, sampling: v.Field("sampling_config"), maxResponse: int64(response)})
 
 	shape := s.shape(key, kind, v, config, c, per)
 	flags := s.flags(kind, cat, config, v, c, shape)
@@ -247,20 +257,20 @@ var ownFlags = map[string]map[string]string{
 
 // common reads the common keys and reports (GRM6004) one that is given twice,
 // in its common form and as the engine's own flag.
-func (s *serveRun) common(kind string, config *tree.Value) commonConfig {
+func (s *serveRun) common(kind string, cat *engines.Catalogue, config *tree.Value) commonConfig {
 	c := commonConfig{own: map[string]bool{}}
 	if config == nil {
 		return c
 	}
 	pick := func(common string) *tree.Value {
-		own := ownFlags[kind][common]
-		v, o := config.Field(common), config.Field(own)
+		v := config.Field(common)
+		own := ownName(kind, common, cat, config)
 		switch {
-		case own == common || o == nil:
+		case own == "":
 			return v
 		case v == nil:
 			c.own[common] = true
-			return o
+			return config.Field(own)
 		}
 		s.e.reportKey("GRM6004", diag.Error, config, own, fmt.Sprintf("%s and %s are the same setting", own, common),
 			fmt.Sprintf("%s is what %s calls %s.", own, programName(kind), common), "keep "+common+", which means this for every engine",
@@ -269,6 +279,26 @@ func (s *serveRun) common(kind string, config *tree.Value) commonConfig {
 	}
 	c.context, c.pp, c.dp, c.ep, c.memory = pick("max_context_len"), pick("pp_size"), pick("dp_size"), pick("ep_size"), pick("mem_fraction_static")
 	return c
+}
+
+// ownName returns the key by which config sets a common key as the engine's own
+// flag, in whatever spelling, or "".
+func ownName(kind, common string, cat *engines.Catalogue, config *tree.Value) string {
+	own := ownFlags[kind][common]
+	for _, f := range config.Fields {
+		if f.Name == common {
+			continue
+		}
+		if f.Name == own {
+			return own
+		}
+		if cat != nil {
+			if flag, _ := cat.Lookup(f.Name); flag.AliasOf == own || flag.Name == own && flag.AliasOf == "" {
+				return f.Name
+			}
+		}
+	}
+	return ""
 }
 
 // shape works out the parallel sizes of one engine and reports those that
@@ -422,7 +452,7 @@ func (s *serveRun) flags(kind string, cat *engines.Catalogue, config, v *tree.Va
 		owned[k] = who
 	}
 	for _, name := range commonNames {
-		if own := names[name]; config.Field(name) != nil && (own == name || config.Field(own) == nil) {
+		if own := names[name]; config.Field(name) != nil && ownName(kind, name, cat, config) == "" {
 			owned[own] = "engine_config." + name + " sets it"
 		}
 	}
@@ -571,7 +601,7 @@ var samplingKeys = map[string][]string{
 var baseSampling = []string{"temperature", "top_p", "top_k", "max_response_len", "chat_template_kwargs"}
 
 // sampling applies the defaults and reports keys that the engine's API lacks.
-func (s *serveRun) sampling(kind string, v *tree.Value) *tree.Value {
+func (s *serveRun) sampling(kind string, v *tree.Value, response int) *tree.Value {
 	given := v.Field("sampling_config")
 	out := clone(given)
 	known := slices.Concat(baseSampling, samplingKeys[kind])
@@ -597,7 +627,7 @@ func (s *serveRun) sampling(kind string, v *tree.Value) *tree.Value {
 	defaults := []struct {
 		name string
 		v    *tree.Value
-	}{{"temperature", tree.Number("0.1")}, {"top_p", tree.Number("1.0")}, {"top_k", tree.Integer(-1)}, {"max_response_len", tree.Integer(defaultResponse)}}
+	}{{"temperature", tree.Number("0.1")}, {"top_p", tree.Number("1.0")}, {"top_k", tree.Integer(-1)}, {"max_response_len", tree.Integer(response)}}
 	for _, d := range defaults {
 		// top_k is no key of OpenAI's own API, and -1 means off: not sent.
 		if out.Field(d.name) == nil && !(kind == "openai" && d.name == "top_k") {
@@ -612,7 +642,7 @@ func (s *serveRun) openai(key string, v *tree.Value) {
 	e := s.e
 	model, _ := v.Field("model").AsString()
 	e.plan.Instances.Set(key, &plan.Instance{Engine: "openai", Model: model, Replicas: 1, EngineConfig: &tree.Value{Kind: tree.Struct},
-		SamplingConfig: s.sampling("openai", v), Settings: v})
+		Bundles: []int{}, Argv: [][]plan.Arg{}, Placement: []plan.Placement{}, SamplingConfig: s.sampling("openai", v, defaultResponse), Settings: v})
 	e.judgeSanity(judge{at: v, sampling: v.Field("sampling_config"), maxResponse: defaultResponse})
 	base, ok := v.Field("base_url").AsString()
 	if !ok {
@@ -647,9 +677,9 @@ func (s *serveRun) sim(key string, v *tree.Value) {
 		model = m
 	}
 	script := "sim-" + key + ".json"
-	inst := &plan.Instance{Engine: "sim", Model: model, Replicas: 1, EngineConfig: &tree.Value{Kind: tree.Struct}, SamplingConfig: s.sampling("sim", v), Settings: v,
-		Placement: []plan.Placement{{GPUs: []int{}}},
-		Argv:      [][]plan.Arg{{"genrm", "sim", "--route-key=" + plan.Lit(key), "--host=" + plan.Host(0), "--port=" + plan.Port("http"), "--script=" + plan.File(script)}}}
+	inst := &plan.Instance{Engine: "sim", Model: model, Replicas: 1, EngineConfig: &tree.Value{Kind: tree.Struct}, SamplingConfig: s.sampling("sim", v, defaultResponse), Settings: v,
+		Bundles: []int{}, Placement: []plan.Placement{{GPUs: []int{}}},
+		Argv: [][]plan.Arg{{"genrm", "sim", "--route-key=" + plan.Lit(key), "--host=" + plan.Host(0), "--port=" + plan.Port("http"), "--script=" + plan.File(script)}}}
 	e.plan.Instances.Set(key, inst)
 
 	var ways []string

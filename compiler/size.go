@@ -146,7 +146,7 @@ func (e *experiment) engineFits(key string, per int, product string, at *tree.Va
 	related := diag.Related{Pos: stated.KeyPos("gpus_per_node"), Message: fmt.Sprintf("%s a node", gpus(c.GPUsPerNode))}
 	if all := c.GPUsPerNode * c.Nodes; stated.Field("nodes") != nil && c.Nodes > 0 && per > all {
 		e.report("GRM7002", diag.Error, at, fmt.Sprintf("an engine of %s needs %s, but the cluster has %d", key, gpus(per), all),
-			fmt.Sprintf("%s > %d (%d nodes × %d GPUs).", product, all, c.Nodes, c.GPUsPerNode),
+			fmt.Sprintf("%s > %d (%s × %d GPUs).", product, all, nodes(c.Nodes), c.GPUsPerNode),
 			fmt.Sprintf("use at most %s for each engine, or more nodes", gpus(all)), related)
 		return false
 	}
@@ -209,8 +209,8 @@ func (e *experiment) capacity(p packer, sum string) {
 	if p.skipped > 0 {
 		e.fact("cluster.gpus_per_node", fmt.Sprintf("an engine that fits a node is not split over two: %s between engines stay idle", gpus(p.skipped)))
 	}
-	nodes := e.root.Lookup("cluster", "nodes")
-	if nodes == nil {
+	stated := e.root.Lookup("cluster", "nodes")
+	if stated == nil {
 		c.Nodes = c.NodesNeeded
 		return
 	}
@@ -221,15 +221,15 @@ func (e *experiment) capacity(p packer, sum string) {
 	related := diag.Related{Pos: e.root.Field("cluster").KeyPos("gpus_per_node"), Message: fmt.Sprintf("%s a node", gpus(c.GPUsPerNode))}
 	switch {
 	case c.NodesNeeded > c.Nodes && used > all:
-		e.report("GRM7014", diag.Error, nodes, fmt.Sprintf("the run needs %d GPUs, but the cluster has %d", used, all),
-			fmt.Sprintf("%s > %d nodes × %d = %d.", sum, c.Nodes, c.GPUsPerNode, all), fmt.Sprintf("use %d nodes, or fewer replicas", c.NodesNeeded), related)
+		e.report("GRM7014", diag.Error, stated, fmt.Sprintf("the run needs %d GPUs, but the cluster has %d", used, all),
+			fmt.Sprintf("%s > %s × %d = %d.", sum, nodes(c.Nodes), c.GPUsPerNode, all), fmt.Sprintf("use %s, or fewer replicas", nodes(c.NodesNeeded)), related)
 	case c.NodesNeeded > c.Nodes:
-		e.report("GRM7014", diag.Error, nodes, fmt.Sprintf("the engines need %d nodes, but the cluster has %d", c.NodesNeeded, c.Nodes),
+		e.report("GRM7014", diag.Error, stated, fmt.Sprintf("the engines need %s, but the cluster has %d", nodes(c.NodesNeeded), c.Nodes),
 			fmt.Sprintf("%s ≤ %d GPUs, but an engine that fits a node is not split over two, which leaves %s of the earlier nodes idle.", sum, all, gpus(p.skipped)),
 			fmt.Sprintf("use %d nodes, or engine sizes that fill a node", c.NodesNeeded), related)
 	case used < all:
-		e.report("GRM7005", diag.Warning, nodes, fmt.Sprintf("idle GPUs: %d of %d are used", used, all),
-			fmt.Sprintf("%s; %d nodes × %d = %d.", sum, c.Nodes, c.GPUsPerNode, all), "use more replicas or larger engines, or state fewer nodes or GPUs", related)
+		e.report("GRM7005", diag.Warning, stated, fmt.Sprintf("idle GPUs: %d of %d are used", used, all),
+			fmt.Sprintf("%s; %s × %d = %d.", sum, nodes(c.Nodes), c.GPUsPerNode, all), "use more replicas or larger engines, or state fewer nodes or GPUs", related)
 	}
 }
 
@@ -243,4 +243,12 @@ func (e *experiment) relative(v *tree.Value) string {
 		return v.Path
 	}
 	return strings.TrimPrefix(strings.TrimPrefix(v.Path, e.plan.Prefix), ".")
+}
+
+// nodes is a count of nodes in words.
+func nodes(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
 }
