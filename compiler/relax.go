@@ -29,6 +29,7 @@ type relaxRun struct {
 
 	judges []*relaxJudge // in the user's order
 	known  bool          // every judge's size is known
+	orphan bool          // a judge is configured but not given, which was reported
 	genrm  int           // Σ num_gpus, when known
 
 	layout relaxLayout
@@ -84,6 +85,17 @@ func (r *relaxRun) fields(names ...string) []string {
 // related points at the key of a field of the relax block.
 func (r *relaxRun) related(name, message string) diag.Related {
 	return diag.Related{Pos: r.w.KeyPos(name), Message: message}
+}
+
+// faulty reports whether one of the named fields was found faulty, so that what
+// depends on it is not known.
+func (r *relaxRun) faulty(names ...string) bool {
+	for _, n := range names {
+		if v := r.w.Field(n); v != nil && !v.OK() {
+			return true
+		}
+	}
+	return false
 }
 
 // str returns a string field of the relax block, "" when absent or faulty.
@@ -154,6 +166,7 @@ func (r *relaxRun) single() {
 	e, w := r.e, r.w
 	model := w.Field("genrm_model_path")
 	if model == nil {
+		r.orphan = true
 		if idle := r.fields("genrm_num_gpus", "genrm_num_gpus_per_engine", "genrm_engine_config", "genrm_sampling_config"); len(idle) > 0 {
 			e.reportKey("GRM4004", diag.Error, w, idle[0], idle[0]+" configures a judge, but no judge is given",
 				"GenRM is off without genrm_model_path or genrm_instances; Relax starts the run without a word.",
@@ -161,6 +174,8 @@ func (r *relaxRun) single() {
 		} else if genrm := w.Lookup("resource", "genrm"); genrm.OK() {
 			e.reportKey("GRM4004", diag.Error, w.Field("resource"), "genrm", "resource.genrm sets GPUs aside, but no judge is given",
 				"GenRM is off without genrm_model_path or genrm_instances.", "add genrm_model_path or genrm_instances, or remove resource.genrm")
+		} else {
+			r.orphan = false
 		}
 		return
 	}
@@ -169,15 +184,13 @@ func (r *relaxRun) single() {
 	j.num = w.Field("genrm_num_gpus")
 	j.numGPUs = w.Size("genrm_num_gpus")
 	// Relax takes 1 for "not given" and then derives the number from --resource.
-	if total, ok := groups(w.Lookup("resource", "genrm")); ok && (j.num == nil || j.numGPUs == 1 && total != 1) {
+	if total, ok := groups(w.Lookup("resource", "genrm")); ok && total > 0 && (j.num == nil || j.numGPUs == 1 && total != 1) {
 		if j.num != nil {
 			e.report("GRM4011", diag.Error, j.num, fmt.Sprintf("genrm_num_gpus is 1, but Relax would use the %d of resource.genrm", total),
 				"1 is the flag's default, which Relax cannot tell from a 1 that was asked for: it then takes resource.genrm.",
 				"remove genrm_num_gpus, or set both to the same number", diag.Related{Pos: w.Lookup("resource", "genrm").Pos, Message: fmt.Sprintf("%d GPUs", total)})
 		}
 		j.numGPUs = total
-	} else if j.num == nil && w.Lookup("resource", "genrm") == nil {
-		j.numGPUs = 1
 	}
 	j.per = w.Field("genrm_num_gpus_per_engine")
 	j.perEngine = sizeOr(j.per, 1)

@@ -21,10 +21,11 @@ type relaxLayout struct {
 	actor    int // A: actor GPUs, the critic's added; 0 when unknown
 	critic   int // the critic's part of actor
 	rollout  int // R; 0 when unknown
-	// Values that Relax or the user may mean where two fields disagree, so that
-	// the disagreement is not reported a second time as a bad layout.
-	rollouts, genrms []int
-	shared           bool // colocated, R == G == A
+	// Values that may be meant where two fields disagree, or where a role has
+	// several groups, so that this is not reported a second time as a bad layout.
+	// The first is the one that the user wrote.
+	actors, rollouts, genrms []int
+	shared                   bool // colocated, R == G == A
 }
 
 // resources checks the GPU numbers of each role on their own and against the
@@ -65,6 +66,20 @@ func (r *relaxRun) resources() {
 	r.genrmGPUs()
 }
 
+// meant returns the GPUs that a role may be meant to have: the product, and for
+// several groups, which were reported, the GPUs of one.
+func meant(v *tree.Value) []int {
+	total, ok := groups(v)
+	if !ok {
+		return nil
+	}
+	if one := v.Items[1]; v.Items[0].Text != "1" {
+		n, _ := one.AsInt()
+		return []int{total, int(n)}
+	}
+	return []int{total}
+}
+
 // actorGPUs works out A as Relax does: from the actor flags, or from resource
 // rounded down to whole nodes of 8.
 func (r *relaxRun) actorGPUs() {
@@ -78,7 +93,7 @@ func (r *relaxRun) actorGPUs() {
 		if at == nil {
 			at = per
 		}
-		if flags := n * p; ok && flags > 0 && flags != total {
+		if flags := n * p; ok && flags > 0 && !slices.Contains(meant(l.resource.Field("actor")), flags) {
 			e.report("GRM4029", diag.Error, at, fmt.Sprintf("the actor flags give %d × %d = %d GPUs, but resource.actor is %d", n, p, flags, total),
 				"Relax sizes training by the flags actor_num_nodes and actor_num_gpus_per_node, and the placement group by resource.",
 				"remove the flags from args, or make them agree", diag.Related{Pos: l.resource.Field("actor").Pos, Message: fmt.Sprintf("%d GPUs", total)})
@@ -86,7 +101,7 @@ func (r *relaxRun) actorGPUs() {
 		} else if !ok {
 			total = flags
 		}
-	case ok && total > gpusPerNode && total%gpusPerNode != 0:
+	case ok && total > gpusPerNode && total%gpusPerNode != 0 && len(meant(l.resource.Field("actor"))) == 1:
 		floor := total / gpusPerNode * gpusPerNode
 		e.report("GRM4028", diag.Error, l.resource.Field("actor"), fmt.Sprintf("resource.actor is %d GPUs, of which Relax would train on %d", total, floor),
 			fmt.Sprintf("Without actor flags Relax rounds the actor down to whole nodes of %d: %d / %d = %d nodes.", gpusPerNode, total, gpusPerNode, total/gpusPerNode),
@@ -107,6 +122,14 @@ func (r *relaxRun) actorGPUs() {
 		}
 	}
 	l.actor = total
+	for _, a := range meant(l.resource.Field("actor")) {
+		if total > 0 && a+l.critic > 0 && a+l.critic != total {
+			l.actors = append(l.actors, a+l.critic)
+		}
+	}
+	if total > 0 {
+		l.actors = append([]int{total}, l.actors...)
+	}
 }
 
 // rolloutGPUs works out R: the flag wins over resource in Relax, so they must
@@ -114,14 +137,15 @@ func (r *relaxRun) actorGPUs() {
 func (r *relaxRun) rolloutGPUs() {
 	l := &r.layout
 	total, ok := groups(l.resource.Field("rollout"))
+	all := meant(l.resource.Field("rollout"))
 	flag := r.w.Field("rollout_num_gpus")
 	n := r.w.Size("rollout_num_gpus")
 	switch {
 	case flag == nil && ok:
-		l.rollout = total
-	case n > 0 && (!ok || n == total):
+		l.rollout, l.rollouts = total, all[1:]
+	case n > 0 && (!ok || slices.Contains(all, n)):
 		l.rollout = n
-	case n > 0:
+	case n > 0 && total > 0:
 		r.e.report("GRM4010", diag.Error, flag, fmt.Sprintf("rollout_num_gpus is %d, but resource.rollout is %d GPUs", n, total),
 			"Relax lets the flag win and places the role by resource.",
 			fmt.Sprintf("remove rollout_num_gpus (it is derived), or set both to the same number, such as %d", total),
@@ -153,8 +177,9 @@ func (r *relaxRun) genrmGPUs() {
 	if !ok {
 		return
 	}
-	l.genrms = append(l.genrms, total)
-	if !r.known || total == r.genrm {
+	all := meant(v)
+	l.genrms = append(l.genrms, all...)
+	if !r.known || slices.Contains(all, r.genrm) {
 		return
 	}
 	if j := r.judges[0]; j.at == r.w {
@@ -209,6 +234,8 @@ func (r *relaxRun) mode() {
 			"remove one, or use hybrid: true for its hybrid training mode", r.related("colocate", "set here"))
 	}
 	switch {
+	case r.faulty("colocate", "fully_async", "hybrid"):
+		p.Mode = plan.Split // not known; only the errors matter
 	case len(r.judges) == 0:
 		p.Mode, p.ModeReason = plan.NoGenRM, "no judge is given"
 	case hybrid:
@@ -229,27 +256,29 @@ func (r *relaxRun) colocated() {
 		p.Mode = plan.Split // only its error matters: some number is missing or faulty
 		return
 	}
-	a := l.actor
-	for _, rollout := range l.rollouts {
-		for _, genrm := range l.genrms {
-			switch {
-			case rollout+genrm == a:
-				p.Mode, p.ModeReason = plan.Split, fmt.Sprintf("colocate, R + G = %d + %d = %d = A", rollout, genrm, a)
-			case rollout+genrm < a && r.version == "inference-defer":
-				p.Mode, p.ModeReason = plan.Split, fmt.Sprintf("colocate, R + G = %d + %d = %d ≤ %d = A (relax_version inference-defer)", rollout, genrm, rollout+genrm, a)
-			case rollout == a && genrm == a:
-				l.shared = true
-				p.Mode, p.ModeReason = plan.CoResident, fmt.Sprintf("colocate, R = G = A = %d", a)
-				if r.w.Field("defer_reward_to_post_process").IsTrue() {
-					p.Mode, p.ModeReason = plan.DeferSwap, p.ModeReason+", and the reward is deferred"
+	for _, a := range l.actors {
+		for _, rollout := range l.rollouts {
+			for _, genrm := range l.genrms {
+				switch {
+				case rollout+genrm == a:
+					p.Mode, p.ModeReason = plan.Split, fmt.Sprintf("colocate, R + G = %d + %d = %d = A", rollout, genrm, a)
+				case rollout+genrm < a && r.version == "inference-defer":
+					p.Mode, p.ModeReason = plan.Split, fmt.Sprintf("colocate, R + G = %d + %d = %d ≤ %d = A (relax_version inference-defer)", rollout, genrm, rollout+genrm, a)
+				case rollout == a && genrm == a:
+					l.shared = true
+					p.Mode, p.ModeReason = plan.CoResident, fmt.Sprintf("colocate, R = G = A = %d", a)
+					if r.w.Field("defer_reward_to_post_process").IsTrue() {
+						p.Mode, p.ModeReason = plan.DeferSwap, p.ModeReason+", and the reward is deferred"
+					}
+				default:
+					continue
 				}
-			default:
-				continue
+				r.advise()
+				return
 			}
-			r.advise()
-			return
 		}
 	}
+	a := l.actor
 	rollout, genrm := l.rollouts[0], l.genrms[0]
 	detail := fmt.Sprintf("R + G = %d + %d = %d, A = %d", rollout, genrm, rollout+genrm, a)
 	if l.critic > 0 {
@@ -324,7 +353,7 @@ func (r *relaxRun) advise() {
 // mem_fraction_static.
 func (r *relaxRun) memory() {
 	e, w := r.e, r.w
-	if e.plan.Mode != plan.CoResident {
+	if e.plan.Mode != plan.CoResident || r.faulty("defer_reward_to_post_process") {
 		return
 	}
 	rv := w.Field("sglang_mem_fraction_static")
@@ -540,6 +569,10 @@ func (r *relaxRun) place() {
 	if inActor("genrm") {
 		shift = offset["actor"]
 	}
+	// Where sizes are wrong already, bundles are not where they will be.
+	misfit := slices.ContainsFunc(r.e.diags, func(d diag.Diagnostic) bool {
+		return slices.Contains([]string{"GRM4006", "GRM4007", "GRM4008", "GRM4010", "GRM4028", "GRM4029", "GRM7002", "GRM7011"}, d.Code)
+	})
 	start := genrmStart
 	for _, j := range r.judges {
 		bundles := bundleRange(start, start+j.numGPUs)
@@ -549,7 +582,7 @@ func (r *relaxRun) place() {
 			where = bundleRange(shift+bundles0(bundles), shift+bundles0(bundles)+len(bundles))
 		}
 		placement := spread(where, 0, perNode, j.perEngine)
-		if inActor("genrm") {
+		if inActor("genrm") && !misfit {
 			r.straddle(j, placement)
 		}
 		r.planInstance(j, bundles, placement)

@@ -15,10 +15,10 @@ func (r *relaxRun) reward() {
 	deferred := w.Field("defer_reward_to_post_process").IsTrue()
 	on := len(r.judges) > 0
 	kind := r.str("rm_type")
-	if deferred {
+	if deferred && !r.orphan {
 		r.deferred()
 	}
-	if rm != nil && !rm.OK() {
+	if r.orphan || r.faulty("rm_type", "genrm_instances", "defer_reward_to_post_process") {
 		return
 	}
 	switch {

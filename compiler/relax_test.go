@@ -136,8 +136,8 @@ func argValue(f engines.Flag, vals []string) *tree.Value {
 	return list
 }
 
-// compileText compiles one file.
-func compileText(t testing.TB, src string) *Result {
+// compileRelaxText compiles one file.
+func compileRelaxText(t testing.TB, src string) *Result {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "case.cue")
 	if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
@@ -168,7 +168,7 @@ func describe(l diag.List) string {
 func TestRelaxCases(t *testing.T) {
 	for _, c := range relaxCases(t) {
 		t.Run(c.Case, func(t *testing.T) {
-			r := compileText(t, fromArgv(t, c.Argv, "--use-gated-attention").JSON())
+			r := compileRelaxText(t, fromArgv(t, c.Argv, "--use-gated-attention").JSON())
 			if got := r.Diagnostics.HasErrors(); got != (c.Genrm == "refuse") {
 				t.Fatalf("refused: %v, want %s; Relax: %s%s", got, c.Genrm, c.Relax.Error, describe(r.Diagnostics))
 			}
@@ -227,14 +227,14 @@ func TestRelaxPages(t *testing.T) {
 			if !ok {
 				t.Fatal("the page cannot be read")
 			}
-			wrong := compileText(t, p.Wrong).Diagnostics
+			wrong := compileRelaxText(t, p.Wrong).Diagnostics
 			if !slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code == code }) {
 				t.Errorf("the wrong example does not raise it:%s", describe(wrong))
 			}
 			if slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code != code }) {
 				t.Errorf("the wrong example raises more:%s", describe(wrong))
 			}
-			right := compileText(t, p.Right).Diagnostics
+			right := compileRelaxText(t, p.Right).Diagnostics
 			if len(right) > 0 {
 				t.Errorf("the right example:%s", describe(right))
 			}
@@ -516,7 +516,7 @@ func TestRelaxFindings(t *testing.T) {
 			` + dual + custom, want: []string{"error GRM3006 relax.extra_args[0]"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			diags := compileText(t, "name: \"x\"\nrelax: {\n"+c.relax+"\n}\n"+c.rest).Diagnostics
+			diags := compileRelaxText(t, "name: \"x\"\nrelax: {\n"+c.relax+"\n}\n"+c.rest).Diagnostics
 			var got []string
 			for _, d := range diags {
 				got = append(got, fmt.Sprintf("%s %s %s", d.Severity, d.Code, d.Path))
@@ -536,7 +536,7 @@ func TestRelaxFindings(t *testing.T) {
 // TestRelaxCommand wants the command and environment of one experiment, word by
 // word.
 func TestRelaxCommand(t *testing.T) {
-	r := compileText(t, `name: "x"
+	r := compileRelaxText(t, `name: "x"
 relax: {
 	entrypoint: module: "relax.entrypoints.train"
 	root: "/src/Relax", megatron_path: "/src/Megatron"
@@ -584,7 +584,7 @@ cluster: model_aliases: large: "/models/large"`)
 	// {} and null block the common configuration; absence does not.
 	for key, want := range map[string][2]string{
 		"b.q": {`{}`, `{"max_response_len":32}`},
-		"a":     {`{"context_length":4096}`, `{}`},
+		"a":   {`{"context_length":4096}`, `{}`},
 	} {
 		i, _ := p.Instances.Get(key)
 		if got := [2]string{i.EngineConfig.JSON(), i.SamplingConfig.JSON()}; got != want {
