@@ -89,7 +89,7 @@ func clusterText(c plan.Cluster) string {
 		}
 	}
 	add(c.Nodes, "node")
-	if c.NodesNeeded > 0 {
+	if c.NodesNeeded > 0 && c.NodesNeeded != c.Nodes {
 		parts = append(parts, fmt.Sprintf("%d needed", c.NodesNeeded))
 	}
 	if c.GPUsPerNode > 0 {
@@ -261,6 +261,9 @@ func draw(b *bytes.Buffer, title, columns string, rows []row, size, per int, lab
 	for from := 0; from < size; from += per {
 		to := min(from+per, size)
 		cell := len(strconv.Itoa(to - 1))
+		if columns == "gpu" {
+			cell = len(strconv.Itoa(to - 1 - from))
+		}
 		line := func(name string, mark func(col int) string) string {
 			cells := make([]string, 0, to-from)
 			for c := from; c < to; c++ {

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Made by genrm from experiment quickstart, plan sha256:1288b8ccb542c85a660f9c02d9076dcb5d760da086b441a4b5f96135596eb194. Do not edit.
+# Set GENRM_HOST_0: address of node 0 of this process.
+# Set GENRM_PORT_HTTP: a free port for http.
+# Judge safety, replica 0, node rank 0.
+set -euo pipefail
+genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"
+
+exec genrm sim \
+  --route-key=safety \
+  --host="${GENRM_HOST_0:?set me: address of node 0 of this process}" \
+  --port="${GENRM_PORT_HTTP:?set me: a free port for http}" \
+  --script="${genrm_here}"/sim-safety.json
