@@ -15,11 +15,16 @@ import (
 // Source: --actor-num-gpus-per-node, default 8.
 const gpusPerNode = 8
 
+// maxBundles is more than any layout that can be right has: what is larger gets no
+// bundles, since it was reported.
+const maxBundles = 1 << 17
+
 // relaxLayout is what the GPU numbers of a relax block say.
 type relaxLayout struct {
 	resource *tree.Value
 	actor    int // A: actor GPUs, the critic's added; 0 when unknown
 	critic   int // the critic's part of actor
+	floored  int // resource.actor, where Relax rounds it down; else 0
 	rollout  int // R; 0 when unknown
 	// Values that may be meant where two fields disagree, or where a role has
 	// several groups, so that this is not reported a second time as a bad layout.
@@ -93,20 +98,29 @@ func (r *relaxRun) actorGPUs() {
 		if at == nil {
 			at = per
 		}
-		if flags := n * p; ok && flags > 0 && !slices.Contains(meant(l.resource.Field("actor")), flags) {
-			e.report("GRM4029", diag.Error, at, fmt.Sprintf("the actor flags give %d × %d = %d GPUs, but resource.actor is %d", n, p, flags, total),
+		_, ok1 := nodes.AsInt()
+		_, ok2 := per.AsInt()
+		flags := 0
+		if n > 0 && p > 0 && n <= maxBundles && p <= maxBundles {
+			flags = n * p
+		}
+		switch {
+		case nodes != nil && !ok1 || per != nil && !ok2:
+			total = 0 // no number, which the check of flags reports
+		case !ok:
+			total = min(flags, maxBundles)
+		case !slices.Contains(meant(l.resource.Field("actor")), flags):
+			e.report("GRM4029", diag.Error, at, fmt.Sprintf("the actor flags give %d × %d GPUs, but resource.actor is %d", n, p, total),
 				"Relax sizes training by the flags actor_num_nodes and actor_num_gpus_per_node, and the placement group by resource.",
-				"remove the flags from args, or make them agree", diag.Related{Pos: l.resource.Field("actor").Pos, Message: fmt.Sprintf("%d GPUs", total)})
+				"remove the flags from args, or make them agree", diag.Related{Pos: l.resource.Field("actor").Pos, Message: gpus(total)})
 			total = 0
-		} else if !ok {
-			total = flags
 		}
 	case ok && total > gpusPerNode && total%gpusPerNode != 0 && len(meant(l.resource.Field("actor"))) == 1:
-		floor := total / gpusPerNode * gpusPerNode
-		e.report("GRM4028", diag.Error, l.resource.Field("actor"), fmt.Sprintf("resource.actor is %d GPUs, of which Relax would train on %d", total, floor),
-			fmt.Sprintf("Without actor flags Relax rounds the actor down to whole nodes of %d: %d / %d = %d nodes.", gpusPerNode, total, gpusPerNode, total/gpusPerNode),
-			fmt.Sprintf("use %d or %d, or set args: {actor_num_nodes: …, actor_num_gpus_per_node: …}", floor, floor+gpusPerNode))
-		total = 0
+		l.floored = total
+		total = total / gpusPerNode * gpusPerNode
+		e.report("GRM4028", diag.Warning, l.resource.Field("actor"), fmt.Sprintf("resource.actor is %d GPUs, of which Relax trains on %d", l.floored, total),
+			fmt.Sprintf("Without actor flags Relax rounds the actor down to whole nodes of %d: %d / %d = %d nodes. The layout is checked with %d.", gpusPerNode, l.floored, gpusPerNode, total/gpusPerNode, total),
+			fmt.Sprintf("use %d or %d, or set args: {actor_num_nodes: …, actor_num_gpus_per_node: …}", total, total+gpusPerNode))
 	}
 	if s, _ := r.arg("advantage_estimator").AsString(); s == "ppo" && total > 0 {
 		l.critic = total
@@ -123,7 +137,7 @@ func (r *relaxRun) actorGPUs() {
 	}
 	l.actor = total
 	for _, a := range meant(l.resource.Field("actor")) {
-		if total > 0 && a+l.critic > 0 && a+l.critic != total {
+		if total > 0 && l.floored == 0 && a+l.critic > 0 && a+l.critic != total {
 			l.actors = append(l.actors, a+l.critic)
 		}
 	}
@@ -194,7 +208,7 @@ func (r *relaxRun) genrmGPUs() {
 		need = "the instance needs"
 	}
 	var related []diag.Related
-	for _, j := range r.judges {
+	for _, j := range r.judges[:min(8, len(r.judges))] {
 		related = append(related, diag.Related{Pos: j.num.Pos, Message: fmt.Sprintf("%s: %s", j.key, gpus(j.numGPUs))})
 	}
 	e.report("GRM4006", diag.Error, v, fmt.Sprintf("resource.genrm is %s, but %s %d", gpus(total), need, r.genrm),
@@ -283,6 +297,9 @@ func (r *relaxRun) colocated() {
 	detail := fmt.Sprintf("R + G = %d + %d = %d, A = %d", rollout, genrm, rollout+genrm, a)
 	if l.critic > 0 {
 		detail += fmt.Sprintf(" (the critic's %d included)", l.critic)
+	}
+	if l.floored > 0 {
+		detail += fmt.Sprintf(" (%d rounded down to whole nodes of %d)", l.floored, gpusPerNode)
 	}
 	detail += ". Split needs R + G = A; shared needs R = G = A. Relax refuses anything else."
 	remedy := "nearest valid: " + strings.Join(nearestLayouts(a, rollout, genrm, l.critic), "; or ")
@@ -531,7 +548,7 @@ func (r *relaxRun) place() {
 			total += size(role)
 		} else if role == "actor" {
 			offset[role] = total
-			total += max(l.actor, size(role))
+			total += max(l.actor, l.floored)
 		}
 	}
 	genrmStart := 0
@@ -549,6 +566,9 @@ func (r *relaxRun) place() {
 		if role == "genrm" {
 			genrmStart = start
 		}
+		if n > maxBundles {
+			return
+		}
 		p.Roles.Set(role, plan.Role{NumGPUs: n, Bundles: bundleRange(start, start+n), Pool: pool})
 	}
 	perNode := p.Cluster.GPUsPerNode
@@ -565,13 +585,16 @@ func (r *relaxRun) place() {
 	if len(offset) > 1 && perNode > 0 {
 		r.e.fact("relax.resource", "Ray chooses the GPUs of each pool; the map packs the pools in the order of resource")
 	}
+	if r.genrm > maxBundles {
+		return
+	}
 	shift := offset["genrm"]
 	if inActor("genrm") {
 		shift = offset["actor"]
 	}
 	// Where sizes are wrong already, bundles are not where they will be.
 	misfit := slices.ContainsFunc(r.e.diags, func(d diag.Diagnostic) bool {
-		return slices.Contains([]string{"GRM4006", "GRM4007", "GRM4008", "GRM4010", "GRM4028", "GRM4029", "GRM7002", "GRM7011"}, d.Code)
+		return slices.Contains([]string{"GRM4006", "GRM4007", "GRM4008", "GRM4010", "GRM4029", "GRM7002", "GRM7011"}, d.Code)
 	})
 	start := genrmStart
 	for _, j := range r.judges {

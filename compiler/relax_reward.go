@@ -46,7 +46,7 @@ func (r *relaxRun) reward() {
 		e.report("GRM4024", diag.Warning, rm, "rm_type "+kind+" has no effect beside custom_rm_path",
 			"Relax asks the custom function first, whatever rm_type is.", `remove rm_type, or set it to "dummy" as the published scripts do`, r.related("custom_rm_path", "takes priority"))
 	}
-	if kind == "dapo-genrm" && custom == nil && w.Field("reward_key") == nil {
+	if kind == "dapo-genrm" && custom == nil && len(r.judges) == 1 && w.Field("reward_key") == nil {
 		e.report("GRM4025", diag.Warning, rm, "dapo-genrm returns several values, and reward_key does not say which is the reward",
 			"It returns score, acc and pred.", `set reward_key: "score"`)
 	}

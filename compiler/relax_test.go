@@ -418,7 +418,6 @@ func TestRelaxFindings(t *testing.T) {
 				"error GRM4006 relax.resource.genrm",
 				"error GRM4008 relax.resource",
 				"error GRM4020 relax.rm_type",
-				"warning GRM4025 relax.rm_type",
 				"error GRM7011 relax.genrm_instances.quality.num_gpus",
 				"note GRM4505 relax.genrm_instances.quality.sampling_config.temperature",
 				"error GRM7010 relax.genrm_instances.safety.model_path",
@@ -489,6 +488,16 @@ func TestRelaxFindings(t *testing.T) {
 			resource: {actor: [1, 4], critic: [1, 4], rollout: [1, 4], genrm: [1, 4]}
 			args: advantage_estimator: "ppo"
 			` + dual + custom},
+		{name: "an actor of no whole nodes is rounded down", relax: `colocate: true
+			resource: {actor: [1, 12], rollout: [1, 4], genrm: [1, 4]}
+			` + dual + custom, want: []string{"warning GRM4028 relax.resource.actor"}},
+		{name: "what does not fit the rounded actor", relax: `colocate: true
+			resource: {actor: [1, 12], rollout: [1, 8], genrm: [1, 4]}
+			` + dual + custom, want: []string{"warning GRM4028 relax.resource.actor", "error GRM4008 relax.resource"}},
+		{name: "actor flags beyond any cluster", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+			args: {actor_num_nodes: 9223372036854775807, actor_num_gpus_per_node: 9223372036854775807}
+			` + dual + custom, want: []string{"error GRM4029 relax.args.actor_num_nodes"}},
 		{name: "actor flags size the actor", relax: `colocate: true
 			resource: {actor: [1, 12], rollout: [1, 8], genrm: [1, 4]}
 			args: {actor_num_nodes: 3, actor_num_gpus_per_node: 4}
