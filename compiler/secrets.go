@@ -44,7 +44,7 @@ func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List
 	var names []string
 	refuse := func(lit *ast.BasicLit, summary string) {
 		diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: at(lit), Path: strings.Join(names, "."),
-			Summary: summary, Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy})
+			Summary: summary, Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy, Secret: true})
 	}
 	ast.Walk(root, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -74,6 +74,23 @@ func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List
 			names = names[:len(names)-1]
 		}
 	})
+}
+
+// labelled matches a field and its string on one source line.
+var labelled = regexp.MustCompile(`([A-Za-z0-9_-]+)"?\s*[:?!]+\s*#*"+([^"]*)`)
+
+// LooksSecret reports whether a source line seems to hold a secret: for printers,
+// which also show lines of files that do not parse.
+func LooksSecret(line string) bool {
+	if tokenLike.MatchString(line) {
+		return true
+	}
+	for _, m := range labelled.FindAllStringSubmatch(line, -1) {
+		if secretName.MatchString(m[1]) && !notSecret(m[2]) {
+			return true
+		}
+	}
+	return false
 }
 
 // underSecretReference reports whether the innermost name is env or file of a

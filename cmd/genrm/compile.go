@@ -80,7 +80,7 @@ func (f *compileFlags) compile() *compiler.Result {
 // report prints the findings to stderr for people, and after them the refused
 // experiments of a sweep.
 func (a *app) report(r *compiler.Result) error {
-	if err := r.Diagnostics.Text(a.stderr, diag.TextOptions{Source: os.ReadFile, Colour: a.colour(a.stderr)}); err != nil {
+	if err := r.Diagnostics.Text(a.stderr, diag.TextOptions{Source: os.ReadFile, Hide: compiler.LooksSecret, Colour: a.colour(a.stderr)}); err != nil {
 		return err
 	}
 	if total := len(r.Plans) + len(r.Refused); total > 1 && len(r.Refused) > 0 {

@@ -16,6 +16,9 @@ type TextOptions struct {
 	// Source returns the bytes of a file as the user named it, for the source
 	// line under a diagnostic. Nil, or an error, prints without source lines.
 	Source func(file string) ([]byte, error)
+	// Hide reports whether a source line must not be shown, beside the lines of
+	// diagnostics that say so; nil hides no more.
+	Hide func(line string) bool
 	// Colour writes ANSI colours: for terminals only.
 	Colour bool
 }
@@ -191,7 +194,8 @@ func (p *printer) source(pos Pos) (string, bool) {
 	if pos.Line > len(lines) {
 		return "", false
 	}
-	return strings.TrimSuffix(lines[pos.Line-1], "\r"), true
+	line := strings.TrimSuffix(lines[pos.Line-1], "\r")
+	return line, p.opts.Hide == nil || !p.opts.Hide(line)
 }
 
 // visible replaces control characters, which could move a terminal's cursor or
