@@ -137,6 +137,11 @@ func (r *relaxRun) normalise() {
 		}
 	}
 	for _, j := range r.judges {
+		if j.numGPUs > maxGPUs {
+			e.report("GRM7006", diag.Error, j.num, fmt.Sprintf("num_gpus %d of %s is more than genrm places", j.numGPUs, j.key),
+				fmt.Sprintf("The limit is %d GPUs.", maxGPUs), "check the number for a typing mistake")
+			j.numGPUs = 0
+		}
 		if j.numGPUs == 0 {
 			r.known = false
 		}
@@ -218,15 +223,16 @@ func sizeOr(v *tree.Value, def int) int {
 	return int(n)
 }
 
-// groups returns the GPUs of a resource role, [num_groups, num_gpus_per_group].
+// groups returns the GPUs of a resource role, [num_groups, num_gpus_per_group];
+// ok is false for a faulty role and for more GPUs than are placed.
 func groups(v *tree.Value) (total int, ok bool) {
 	if v == nil || v.Kind != tree.List || len(v.Items) != 2 {
 		return 0, false
 	}
 	n, ok1 := v.Items[0].AsInt()
 	m, ok2 := v.Items[1].AsInt()
-	// Both far below overflow: no cluster has a million GPUs.
-	if !ok1 || !ok2 || n < 0 || m < 0 || n > 1<<20 || m > 1<<20 {
+	// Both far below overflow.
+	if !ok1 || !ok2 || n < 0 || m < 0 || n > maxGPUs || m > maxGPUs || n*m > maxGPUs {
 		return 0, false
 	}
 	return int(n * m), true

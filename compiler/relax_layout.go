@@ -15,10 +15,6 @@ import (
 // Source: --actor-num-gpus-per-node, default 8.
 const gpusPerNode = 8
 
-// maxBundles is more than any layout that can be right has: what is larger gets no
-// bundles, since it was reported.
-const maxBundles = 1 << 17
-
 // relaxLayout is what the GPU numbers of a relax block say.
 type relaxLayout struct {
 	resource *tree.Value
@@ -48,6 +44,9 @@ func (r *relaxRun) resources() {
 		v := l.resource.Field(role)
 		total, ok := groups(v)
 		if !ok {
+			if v.OK() && len(v.Items) == 2 && v.Items[0].OK() && v.Items[1].OK() { // else reported
+				e.report("GRM7006", diag.Error, v, "resource."+role+" is more GPUs than genrm places", fmt.Sprintf("The limit is %d GPUs.", maxGPUs), "check the numbers for a typing mistake")
+			}
 			continue
 		}
 		if n, _ := v.Items[0].AsInt(); n > 1 {
@@ -101,14 +100,14 @@ func (r *relaxRun) actorGPUs() {
 		_, ok1 := nodes.AsInt()
 		_, ok2 := per.AsInt()
 		flags := 0
-		if n > 0 && p > 0 && n <= maxBundles && p <= maxBundles {
+		if n > 0 && p > 0 && n <= maxGPUs && p <= maxGPUs {
 			flags = n * p
 		}
 		switch {
 		case nodes != nil && !ok1 || per != nil && !ok2:
 			total = 0 // no number, which the check of flags reports
 		case !ok:
-			total = min(flags, maxBundles)
+			total = min(flags, maxGPUs)
 		case !slices.Contains(meant(l.resource.Field("actor")), flags):
 			e.report("GRM4029", diag.Error, at, fmt.Sprintf("the actor flags give %d × %d GPUs, but resource.actor is %d", n, p, total),
 				"Relax sizes training by the flags actor_num_nodes and actor_num_gpus_per_node, and the placement group by resource.",
@@ -566,9 +565,6 @@ func (r *relaxRun) place() {
 		if role == "genrm" {
 			genrmStart = start
 		}
-		if n > maxBundles {
-			return
-		}
 		p.Roles.Set(role, plan.Role{NumGPUs: n, Bundles: bundleRange(start, start+n), Pool: pool})
 	}
 	perNode := p.Cluster.GPUsPerNode
@@ -585,7 +581,7 @@ func (r *relaxRun) place() {
 	if len(offset) > 1 && perNode > 0 {
 		r.e.fact("relax.resource", "Ray chooses the GPUs of each pool; the map packs the pools in the order of resource")
 	}
-	if r.genrm > maxBundles {
+	if r.genrm > maxGPUs {
 		return
 	}
 	shift := offset["genrm"]

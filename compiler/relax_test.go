@@ -498,6 +498,13 @@ func TestRelaxFindings(t *testing.T) {
 			resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
 			args: {actor_num_nodes: 9223372036854775807, actor_num_gpus_per_node: 9223372036854775807}
 			` + dual + custom, want: []string{"error GRM4029 relax.args.actor_num_nodes"}},
+		{name: "more GPUs than any cluster", relax: `colocate: true
+			resource: {actor: [1, 8], rollout: [1000000, 1000000], genrm: [1, 9223372036854775807]}
+			genrm_instances: only: {model_path: "/m", num_gpus: 1000000000}
+			` + custom, want: []string{"error GRM7006 relax.resource.rollout", "error GRM7006 relax.resource.genrm", "error GRM7006 relax.genrm_instances.only.num_gpus"}},
+		{name: "a role that is no pair of numbers", relax: `colocate: true
+			resource: {actor: [1, "8"], rollout: [1], genrm: [1, 4]}
+			` + dual + custom, want: []string{"error GRM2003 relax.resource.actor[1]", "error GRM2004 relax.resource.rollout"}},
 		{name: "actor flags size the actor", relax: `colocate: true
 			resource: {actor: [1, 12], rollout: [1, 8], genrm: [1, 4]}
 			args: {actor_num_nodes: 3, actor_num_gpus_per_node: 4}
