@@ -40,7 +40,7 @@ func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos)
 		switch {
 		case v.Kind == tree.Null:
 			c.add("GRM2005", v.Pos, v.Path, lastName(v.Path)+" is null", "Wanted: "+t.Describe()+".", "give it a value, or leave the field out")
-		case isSecret(t):
+		case isSecret(t) && !slices.ContainsFunc(t.Alts, func(a *schema.Alt) bool { return a.Kinds&schema.String != 0 }):
 			c.add("GRM1008", v.Pos, v.Path, "a literal secret in "+v.Path, "A literal would reach plans, artifacts, logs and error texts.", secretRemedy)
 		default:
 			c.add("GRM2003", v.Pos, v.Path, fmt.Sprintf("%s wants %s, not %s", lastName(v.Path), t.Describe(), shown(v)), firstSentence(doc), typeRemedy(v, t))

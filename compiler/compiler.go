@@ -93,19 +93,20 @@ func compileExperiment(root *tree.Value, prefix, name string, opts Options) *exp
 		}
 	}
 	var found []plan.Workload
-	for _, w := range workloads {
-		if v := root.Field(string(w.name)); v != nil {
-			found = append(found, w.name)
-			if len(found) == 1 {
-				e.plan.Workload = w.name
-				if v.OK() {
-					w.compile(e, v)
-				}
-			} else {
-				e.reportKey("GRM2006", diag.Error, root, string(w.name),
-					"a second workload: "+string(w.name)+" beside "+string(found[0]), "An experiment runs exactly one of relax, gym and serve.",
-					"keep one, or make two experiments under experiments:",
+	for _, f := range root.Fields { // in the user's order, so that the second is the one that came later
+		for _, w := range workloads {
+			if f.Name != string(w.name) {
+				continue
+			}
+			if found = append(found, w.name); len(found) > 1 {
+				e.reportKey("GRM2006", diag.Error, root, f.Name, "a second workload: "+f.Name+" beside "+string(found[0]),
+					"An experiment runs exactly one of relax, gym and serve.", "keep one, or make two experiments under experiments:",
 					diag.Related{Pos: root.KeyPos(string(found[0])), Message: "the first workload"})
+				continue
+			}
+			e.plan.Workload = w.name
+			if f.Value.OK() {
+				w.compile(e, f.Value)
 			}
 		}
 	}

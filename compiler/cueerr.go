@@ -32,10 +32,17 @@ func (ev *evaluator) errors(err error, fallback diag.Pos) {
 				places = append(places, q)
 			}
 		}
+		if slices.ContainsFunc(places, func(p diag.Pos) bool { return ev.standin[p] }) {
+			continue
+		}
+		slices.SortStableFunc(places, func(a, b diag.Pos) int { return fromFlag(b) - fromFlag(a) })
 		d := translate(format, args, msg, path)
 		d.Severity, d.Path, d.Pos = diag.Error, path, fallback
 		if len(places) > 0 {
 			d.Pos = ev.best(places)
+			if fromFlag(places[0]) == 1 && len(places) > 1 { // --set against the file: name these two
+				places = []diag.Pos{d.Pos, places[0]}
+			}
 		}
 		for _, p := range places {
 			if p != d.Pos {
@@ -56,6 +63,14 @@ func (ev *evaluator) errors(err error, fallback diag.Pos) {
 			ev.diags.Add(d)
 		}
 	}
+}
+
+// fromFlag is 1 for a place in a command line flag such as --set.
+func fromFlag(p diag.Pos) int {
+	if strings.HasPrefix(p.File, "--") {
+		return 1
+	}
+	return 0
 }
 
 // best picks the place to show: the first in the user's own package.

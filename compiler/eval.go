@@ -12,6 +12,7 @@ import (
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/cuecontext"
+	cueerrors "cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/load"
 	"cuelang.org/go/cue/parser"
 	"cuelang.org/go/cue/token"
@@ -27,31 +28,86 @@ type evaluator struct {
 	diags    *diag.List
 	reported map[string]bool // errors of CUE that have a diagnostic
 	keys     map[string]ast.Node
+	standin  map[diag.Pos]bool // places of unresolved names that were reported
 }
 
 // evaluate evaluates a package by itself, without the schema: what the schema
 // has to say is checked afterwards, so that one mistake can't hide another. It
 // returns nil when the package can't be evaluated at all.
-func evaluate(src *source, opts Options, diags *diag.List) *tree.Value {
-	ev := &evaluator{src: src, diags: diags, reported: map[string]bool{}}
+func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value) {
+	defer func() { // CUE's evaluator has bugs of its own; a user's file must not end the program
+		if r := recover(); r != nil {
+			diags.Add(diag.Diagnostic{Code: "GRM1007", Severity: diag.Error, Pos: diag.Pos{File: src.name}, Summary: "CUE's evaluator failed on this package",
+				Detail: firstLine(fmt.Sprint(r)), Remedy: "take parts out until it passes; an expression in the last one is what it trips over"})
+			root = nil
+		}
+	}()
+	ev := &evaluator{src: src, diags: diags, reported: map[string]bool{}, standin: map[diag.Pos]bool{}}
 	cfg := &load.Config{Dir: src.dir, Tags: opts.Tags, ParseFile: ev.parseFile}
 	if src.importsSchema() {
 		cfg.Overlay = schemaOverlay(src.dir)
 	}
-	inst := load.Instances(src.args, cfg)[0]
-	if inst.Err != nil {
-		ev.errors(inst.Err, diag.Pos{File: src.name})
+	build := func() (cue.Value, error) {
+		inst := load.Instances(src.args, cfg)[0]
+		if inst.Err != nil {
+			return cue.Value{}, inst.Err
+		}
+		return cuecontext.New().BuildInstance(inst), inst.Err // building may set it
+	}
+	v, err := build()
+	if err != nil && ev.standIns(err) {
+		v, err = build()
+	}
+	if err != nil {
+		ev.errors(err, diag.Pos{File: src.name})
 		return nil
 	}
-	v := cuecontext.New().BuildInstance(inst)
 	for _, set := range opts.Sets {
 		v = ev.set(v, set)
 	}
-	root := ev.value(v, "", diag.Pos{File: src.files[src.order[0]].shown, Line: 1, Column: 1})
+	root = ev.value(v, "", diag.Pos{File: src.files[src.order[0]].shown, Line: 1, Column: 1})
 	if err := v.Err(); err != nil { // what hidden fields and definitions got wrong
 		ev.errors(err, root.Pos)
 	}
 	return root
+}
+
+// standIns reports every name that nothing defines and puts "_" in its place, so
+// that the rest of the package is evaluated: CUE gives up at the first such
+// name. It reports whether it found one; the trees are then parsed anew, since
+// the loader has resolved names in the old ones.
+func (ev *evaluator) standIns(err error) bool {
+	at := map[string]map[int]bool{} // by file, byte offsets
+	for _, e := range cueerrors.Errors(err) {
+		format, _ := e.Msg()
+		p := e.Position()
+		f := ev.src.files[p.Filename()]
+		if !strings.Contains(format, "reference") || f == nil || f.data == nil {
+			continue
+		}
+		ev.errors(e, ev.src.pos(p))
+		if at[p.Filename()] == nil {
+			at[p.Filename()] = map[int]bool{}
+		}
+		at[p.Filename()][p.Offset()] = true
+	}
+	for abs, f := range ev.src.files {
+		syntax, err := parser.ParseFile(abs, f.data, parser.ParseComments)
+		if err != nil || f.data == nil {
+			continue
+		}
+		var again diag.List // reported already
+		f.syntax = syntax
+		redactSecrets(f, &again)
+		ast.Walk(syntax, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && at[abs][id.Pos().Offset()] {
+				id.Name = "_"
+				ev.standin[ev.src.pos(id.Pos())] = true
+			}
+			return true
+		}, nil)
+	}
+	return len(at) > 0
 }
 
 // parseFile gives the loader the syntax trees that load made and redacted.
@@ -167,7 +223,7 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 		if !v.IsConcrete() {
 			if err := v.Err(); err != nil {
 				ev.errors(err, out.Pos)
-			} else if !ev.reported[path] {
+			} else if !ev.reported[path] && !ev.standin[out.Pos] {
 				ev.reported[path] = true
 				ev.diags.Add(diag.Diagnostic{Code: "GRM1006", Severity: diag.Error, Pos: out.Pos, Path: path,
 					Summary: fmt.Sprintf("%s has no concrete value, only the condition %v", lastName(path), v), Remedy: "give it a value here, by --set, or by a tag (-t)"})
@@ -210,12 +266,17 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 		}
 		out.Kind = tree.Struct
 		for it.Next() {
+			if it.Selector().LabelType() == cue.IndexLabel { // a list with a faulty element or of conflicting forms
+				out.Kind = tree.List
+				out.Items = append(out.Items, ev.value(it.Value(), tree.Index(path, len(out.Items)), out.Pos))
+				continue
+			}
 			name := it.Selector().Unquoted()
 			p := tree.Join(path, name)
 			pos := ev.keyPos(it.Value(), p, out.Pos)
 			out.Fields = append(out.Fields, tree.Field{Name: name, Pos: pos, Value: ev.value(it.Value(), p, pos)})
 		}
-		if kind == cue.BottomKind && len(out.Fields) == 0 {
+		if kind == cue.BottomKind && len(out.Fields)+len(out.Items) == 0 {
 			ev.errors(v.Err(), out.Pos)
 			out.Kind = tree.Bad
 		}

@@ -154,6 +154,10 @@ func (a *Alt) Describe() string {
 	case "SecretFile":
 		return `a secret reference {file: "/path"}`
 	}
+	if a.Def != "" && len(a.Match) > 0 && a.doc != "" {
+		first, _, _ := strings.Cut(strings.ReplaceAll(a.doc, "\n", " ")+" ", ". ")
+		return strings.ToLower(first[:1]) + strings.TrimSuffix(first[1:], ". ")
+	}
 	names := []struct {
 		k    Kind
 		text string

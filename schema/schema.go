@@ -52,6 +52,7 @@ type Alt struct {
 	Elem    *Type   // list of any length
 	Tuple   []*Type // list of exactly these
 	Def     string  // definition that the alternative comes from, without "#"
+	doc     string  // doc comment of that definition
 }
 
 // Kind is a set of kinds of values.
@@ -152,6 +153,9 @@ func Package() *Type { return load()["Package"] }
 // Experiment is the type of one experiment.
 func Experiment() *Type { return load()["Experiment"] }
 
+// Definition is the type of a definition by its name without "#", or nil.
+func Definition(name string) *Type { return load()[name] }
+
 // load reads the embedded files once. The files are part of the program and
 // covered by tests, so a mistake in them panics.
 var load = sync.OnceValue(func() map[string]*Type {
@@ -205,7 +209,7 @@ func (r *reader) define(name string, x ast.Expr) {
 	}
 	for _, a := range d.Alts {
 		if a.Def == "" {
-			a.Def = name
+			a.Def, a.doc = name, d.Doc
 		}
 	}
 }

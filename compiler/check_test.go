@@ -1,0 +1,144 @@
+package compiler
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"genrm.dev/genrm/compiler/diag"
+)
+
+// compileFile compiles one file and returns the result.
+func compileFile(t *testing.T, text string, opts Options) *Result {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.cue")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return Compile([]string{path}, opts)
+}
+
+var marker = regexp.MustCompile(`// want((?: GRM[0-9]{4}@[0-9]+)+)$`)
+
+// TestEveryMistakeAtOnce compiles files in which each faulty line says behind it
+// which codes of load and check it must raise, and at which columns; no other of
+// these may be raised.
+func TestEveryMistakeAtOnce(t *testing.T) {
+	for name, text := range map[string]string{
+		"several in one struct": `
+name: "x"
+serve: instances: {
+	a: {engin: "sim", constant: 3, latency: -1} // want GRM2002@2
+	b: {engine: "sim", constan: "y", latency: "0", failure_rate: 2} // want GRM2001@21 GRM2003@44 GRM2004@63
+	c: {engine: "vllm", model_path: null, num_gpu: 2} // want GRM2002@2 GRM2001@40 GRM2005@34
+}
+clutser: {} // want GRM2001@1
+`,
+		"conflict beside an unknown and a missing field": `
+name: "x"
+relax: {
+	colocate: true
+	resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+	genrm_instances: {
+		a: {model_path: "/m", num_gpus: 4, num_gpus: 2, foo: 1} // want GRM1004@35 GRM2001@51
+		b: {model_path: "/m"} // want GRM2002@3
+	}
+	reward_key: nothing // want GRM1005@14
+	max_staleness: -1 // want GRM2004@17
+}
+`,
+		"unicode before the mistake": `
+name: "x", nam: "ü", target: "lokal" // want GRM2001@12 GRM2004@30
+serve: instances: {a: {engine: "sim", constant: "判断", latncy: 1}} // want GRM2001@55
+`,
+		"null and lists": `
+name: null // want GRM2005@7
+cluster: {nodes: [1], gpus_per_node: {}} // want GRM2003@18 GRM2003@38
+serve: instances: a: {engine: "sim", constant: "1"}
+relax: resource: {actor: [1], rollout: [0, 1], genrm: [1, -1]} // want GRM2004@26 GRM2004@41 GRM2004@59 GRM2006@1
+`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want, got []string
+			for i, line := range strings.Split(text, "\n") {
+				if m := marker.FindStringSubmatch(line); m != nil {
+					for _, w := range strings.Fields(m[1]) {
+						code, col, _ := strings.Cut(w, "@")
+						want = append(want, fmt.Sprintf("%d:%s %s", i+1, col, code))
+					}
+				}
+			}
+			for _, d := range compileFile(t, text, Options{}).Diagnostics {
+				if d.Severity == diag.Error && d.Code < "GRM3000" {
+					got = append(got, fmt.Sprintf("%d:%d %s", d.Pos.Line, d.Pos.Column, d.Code))
+				}
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("got  %v\nwant %v", got, want)
+			}
+		})
+	}
+}
+
+// TestNoSecretGetsThrough looks for the literals in everything that a
+// compilation returns.
+func TestNoSecretGetsThrough(t *testing.T) {
+	const secret, word = "hf_abcdefghijklmnopqrstuvwxyz", "correct-horse"
+	res := compileFile(t, `
+name: "x"
+_a: "`+secret+`" & "other"
+relax: {
+	resource: actor: [1, 8]
+	args: {hf_checkpoint: "`+secret+`", lr: "Bearer `+secret+`"}
+	env: {HF_TOKEN: "`+word+`", X: "\(relax.args.hf_checkpoint)-`+secret+`"}
+}
+`, Options{})
+	n := 0
+	for _, d := range res.Diagnostics {
+		if s := fmt.Sprintf("%+v", d); strings.Contains(s, secret) || strings.Contains(s, word) {
+			t.Errorf("the secret is in %s", d.Code)
+		}
+		if d.Code == "GRM1008" {
+			n++
+		}
+	}
+	if n != 5 {
+		t.Errorf("%d findings of literal secrets, want 5", n)
+	}
+	if len(res.Plans) != 0 {
+		t.Error("a plan was made")
+	}
+}
+
+// FuzzCompile wants a verdict for any text: no panic, every finding with code,
+// place and summary, and no finding twice.
+func FuzzCompile(f *testing.F) {
+	for _, s := range []string{"", "name: \"x\"\nserve: instances: q: {engine: \"sim\", constant: \"1\"}", "a: b: c: [1, 2, {x: y}]", "experiments: {for i in [1, 2] {\"e\\(i)\": {}}}",
+		"relax: {resource: actor: [1, 8], args: {lr: 1e-6}}", "gym: config: x: responses_api_models: vllm_model: {}", "package p\nimport \"list\"\nx: list.Range(0, 3, 1)", "\ufeffname: \"é\"", "x: {y: x}"} {
+		f.Add(s)
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(dir, "f.cue")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Skip()
+		}
+		seen := map[string]bool{}
+		for _, d := range Compile([]string{path}, Options{}).Diagnostics {
+			key := fmt.Sprint(d.Code, d.Severity, d.Pos, d.Path, d.Summary, d.Detail)
+			if strings.Contains(d.Summary, "evaluator failed") {
+				t.Errorf("panic: %s", d.Detail)
+			}
+			if d.Code == "" || d.Summary == "" || !d.Pos.IsValid() || seen[key] {
+				t.Errorf("%+v", d)
+			}
+			seen[key] = true
+		}
+	})
+}
