@@ -80,13 +80,18 @@ func (f *compileFlags) compile() *compiler.Result {
 // report prints the findings to stderr for people, and after them the refused
 // experiments of a sweep.
 func (a *app) report(r *compiler.Result) error {
-	if err := r.Diagnostics.Text(a.stderr, diag.TextOptions{Source: os.ReadFile, Hide: compiler.LooksSecret, Colour: a.colour(a.stderr)}); err != nil {
+	if err := a.print(r.Diagnostics); err != nil {
 		return err
 	}
 	if total := len(r.Plans) + len(r.Refused); total > 1 && len(r.Refused) > 0 {
 		fmt.Fprintf(a.stderr, "refused %d of %d experiments: %s\n", len(r.Refused), total, strings.Join(r.Refused, ", "))
 	}
 	return nil
+}
+
+// print writes findings to stderr for people.
+func (a *app) print(l diag.List) error {
+	return l.Text(a.stderr, diag.TextOptions{Source: os.ReadFile, Hide: compiler.LooksSecret, Colour: a.colour(a.stderr)})
 }
 
 // accepted prints the findings and returns the plans to go on with. Refused

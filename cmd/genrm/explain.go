@@ -10,6 +10,7 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/rules"
 	"genrm.dev/genrm/schema"
+	"genrm.dev/genrm/schema/engines"
 )
 
 type explainCmd struct {
@@ -55,8 +56,63 @@ func (c *explainCmd) code(a *app) error {
 	return err
 }
 
+// flagPaths says which program's flags the members of a block are.
+var flagPaths = []struct {
+	block  *regexp.Regexp
+	engine string
+}{
+	{regexp.MustCompile(`^relax\.args\.([^.]+)$`), "relax"},
+	{regexp.MustCompile(`^relax\.(?:genrm_instances\.[^.]+\.engine_config|genrm_engine_config)\.([^.]+)$`), "sglang"},
+	{regexp.MustCompile(`^gym\.config\..*\.vllm_serve_kwargs\.([^.]+)$`), "vllm"},
+	{regexp.MustCompile(`^serve\.instances\.[^.]+\.engine_config\.([^.]+)$`), "vllm"},
+	{regexp.MustCompile(`^serve\.instances\.[^.]+\.engine_config\.([^.]+)$`), "sglang"},
+}
+
+// flags shows the flag that a path names in the newest catalogues, and reports
+// whether there is one. A path that must name a flag and does not is an error.
+func (c *explainCmd) flags(a *app) (found bool, err error) {
+	var asked []string
+	var near []string
+	name := ""
+	for _, p := range flagPaths {
+		m := p.block.FindStringSubmatch(c.Topic)
+		if m == nil || m[1] == "*" {
+			continue
+		}
+		cat := engines.Latest(p.engine)
+		if _, ok := cat.Lookup(m[1]); !ok {
+			name = m[1]
+			asked = append(asked, cat.Engine+" "+cat.Version)
+			near = slices.AppendSeq(near, cat.Names())
+			continue
+		}
+		if found && c.Output == "text" {
+			fmt.Fprintln(a.stdout)
+		}
+		show := catalogueShowCmd{Flag: m[1], Output: c.Output}
+		if err := show.one(a, cat); err != nil {
+			return true, err
+		}
+		if found = true; c.Output == "json" {
+			break // one document
+		}
+	}
+	if !found && len(asked) > 0 {
+		err = fmt.Errorf("no flag %q in %s", name, strings.Join(asked, " or "))
+		if hint := diag.DidYouMean(name, near); hint != "" {
+			err = fmt.Errorf("%w; %s", err, hint)
+		}
+	}
+	return found, err
+}
+
 func (c *explainCmd) field(a *app) error {
 	e, err := schema.Lookup(c.Topic)
+	if err != nil || e.Doc == "" {
+		if found, err := c.flags(a); found || err != nil {
+			return err
+		}
+	}
 	var unknown *schema.UnknownFieldError
 	if errors.As(err, &unknown) {
 		if hint := diag.DidYouMean(unknown.Name, unknown.Known); hint != "" {

@@ -8,8 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
+	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/compiler/diag"
+
+	cueerrors "cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/format"
+	"cuelang.org/go/cue/parser"
 )
 
 type fmtCmd struct {
@@ -40,24 +46,27 @@ func (c *fmtCmd) Run(a *app) error {
 		old, new []byte
 	}
 	var changes []change
-	failed := false
+	var broken diag.List
 	for _, f := range files {
 		old, err := os.ReadFile(f)
 		if err != nil {
 			return err
 		}
-		fresh, err := format.Source(old)
+		syntax, err := parser.ParseFile(f, old, parser.ParseComments, parser.AllErrors)
 		if err != nil {
-			fmt.Fprintf(a.stderr, "genrm: %s: %v\n", f, err)
-			failed = true
+			broken = append(broken, syntaxErrors(f, old, err)...)
 			continue
+		}
+		fresh, err := format.Node(syntax)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f, err)
 		}
 		if !bytes.Equal(old, fresh) {
 			changes = append(changes, change{f, old, fresh})
 		}
 	}
-	if failed {
-		return errReported
+	if len(broken) > 0 {
+		return errors.Join(errReported, a.print(broken.Sorted()))
 	}
 	for _, ch := range changes {
 		switch {
@@ -77,6 +86,27 @@ func (c *fmtCmd) Run(a *app) error {
 		return errReported
 	}
 	return nil
+}
+
+// syntaxErrors places what the parser says.
+func syntaxErrors(file string, text []byte, err error) diag.List {
+	var out diag.List
+	for _, e := range cueerrors.Errors(err) {
+		d := diag.Diagnostic{Code: "GRM1001", Severity: diag.Error, Pos: diag.Pos{File: file, Line: 1, Column: 1}}
+		format, args := e.Msg()
+		if d.Summary = "syntax error: " + fmt.Sprintf(format, args...); compiler.LooksSecret(d.Summary) {
+			d.Summary = "syntax error"
+		}
+		if p := e.Position(); p.IsValid() {
+			d.Pos.Line = p.Line()
+			if n := p.Offset() - (p.Column() - 1); n >= 0 && p.Offset() <= len(text) {
+				d.Pos.Column = utf8.RuneCount(text[n:p.Offset()]) + 1
+			}
+		}
+		d.Remedy = "see `genrm explain GRM1001`"
+		out.Add(d)
+	}
+	return out
 }
 
 // replace swaps a file's content at once and keeps its mode.
