@@ -265,7 +265,7 @@ func (r *gymRun) implementations(name string, entry *tree.Value, k tree.Field) {
 		}
 		if first != "" {
 			r.e.reportKey("GRM5002", diag.Error, k.Value, f.Name, fmt.Sprintf("%s has two implementations, %s and %s", name, first, f.Name),
-				"A server has exactly one; NeMo Gym does not start it.", "keep one, or make two entries",
+				"A server has exactly one; NeMo Gym refuses to start.", "keep one, or make two entries",
 				diag.Related{Pos: k.Value.KeyPos(first), Message: "the first implementation"})
 			continue
 		}
