@@ -6,6 +6,7 @@ import (
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/load"
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/tree"
@@ -15,6 +16,16 @@ import (
 func cueText(t testing.TB, src string) *tree.Value {
 	t.Helper()
 	return cueTree(t, cuecontext.New().CompileString(src, cue.Filename("case.cue")), "")
+}
+
+// cueDir evaluates the package in a folder.
+func cueDir(t testing.TB, dir string) *tree.Value {
+	t.Helper()
+	inst := load.Instances([]string{"."}, &load.Config{Dir: dir})[0]
+	if inst.Err != nil {
+		t.Fatal(inst.Err)
+	}
+	return cueTree(t, cuecontext.New().BuildInstance(inst), "")
 }
 
 func cueTree(t testing.TB, v cue.Value, path string) *tree.Value {
