@@ -724,9 +724,9 @@ func (r *gymRun) capacity(locals []*gymLocal) {
 		if n == 0 {
 			return // unknown or reported
 		}
-		if n > 1<<16 {
+		if total+n > 1<<16 {
 			kwargs := l.s.block.Field("vllm_serve_kwargs")
-			r.e.report("GRM5010", diag.Error, kwargs, fmt.Sprintf("%s needs %d GPUs", l.s.name, n),
+			r.e.report("GRM5010", diag.Error, kwargs, fmt.Sprintf("with %s the models need %d GPUs", l.s.name, total+n),
 				fmt.Sprintf("%d (data) × %d (tensor) × %d (pipeline) = %d.", l.dp, l.tp, l.pp, n), "use sizes whose product is a number of GPUs that exists")
 			return
 		}
@@ -750,15 +750,22 @@ func (r *gymRun) capacity(locals []*gymLocal) {
 	slices.SortStableFunc(locals, func(a, b *gymLocal) int { return cmp.Compare(b.tp*b.pp, a.tp*a.pp) })
 	var used []int // GPUs of each node that are given out
 	for _, l := range locals {
+		from, last := 0, 0 // no node before from has room for last
 		for replica := range l.dp {
 			rank := 0
 			for left := l.tp * l.pp; left > 0; rank++ {
 				part := min(left, c.GPUsPerNode)
-				node := slices.IndexFunc(used, func(n int) bool { return n+part <= c.GPUsPerNode })
-				if node < 0 {
-					used = append(used, 0)
-					node = len(used) - 1
+				if part != last {
+					from, last = 0, part
 				}
+				node := from
+				for node < len(used) && used[node]+part > c.GPUsPerNode {
+					node++
+				}
+				if node == len(used) {
+					used = append(used, 0)
+				}
+				from = node
 				l.inst.Placement = append(l.inst.Placement, plan.Placement{Replica: replica, NodeRank: rank, Node: node, GPUs: bundleRange(used[node], used[node]+part)})
 				first := node*c.GPUsPerNode + used[node]
 				l.inst.Bundles = append(l.inst.Bundles, bundleRange(first, first+part)...)

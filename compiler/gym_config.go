@@ -1,6 +1,8 @@
 package compiler
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,6 +11,7 @@ import (
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/schema"
 )
 
 // gymReserved are the globals that NeMo Gym itself reads or fills in: never
@@ -58,9 +61,37 @@ func (r *gymRun) withOverrides() *tree.Value {
 				continue
 			}
 		}
-		r.override(&root, steps, f, "")
+		if r.overridable(steps, f) {
+			r.override(&root, steps, f, "")
+		}
 	}
 	return &root
+}
+
+// overridable holds an override of a known implementation's field against the
+// schema, as the field itself was.
+func (r *gymRun) overridable(steps []string, f tree.Field) bool {
+	if len(steps) < 4 || steps[1] != "responses_api_models" || gymRequired[steps[2]] == nil {
+		return true
+	}
+	at := "gym.config.*." + strings.Join(steps[1:4], ".")
+	if _, err := schema.Lookup(at); err != nil {
+		var unknown *schema.UnknownFieldError
+		var known []string
+		if errors.As(err, &unknown) {
+			known = unknown.Known
+		}
+		r.e.reportKey("GRM5019", diag.Error, r.w.Field("overrides"), f.Name, fmt.Sprintf("the override sets %s, which %s does not have", steps[3], steps[2]),
+			"NeMo Gym ignores what a server does not read.", cmp.Or(diag.DidYouMean(steps[3], known), "leave it out"))
+		return false
+	}
+	entry, err := schema.Lookup("gym.config.*." + strings.Join(steps[1:], "."))
+	if err != nil {
+		return true // below a struct that holds anything
+	}
+	v := *f.Value
+	(&checker{diags: &r.e.diags}).value(&v, entry.Type, entry.Doc, f.Pos)
+	return v.OK()
 }
 
 // override sets the value at steps below v, which is already a copy, and
@@ -202,7 +233,7 @@ func (r *gymRun) interpolations(v *tree.Value, up []*tree.Value) {
 			i = j + 2
 			continue
 		}
-		end, ok := r.interpolation(v, j, up)
+		end, ok := r.interpolation(v, j, up, 0)
 		if !ok {
 			r.e.report("GRM5009", diag.Error, v, "an interpolation does not end", "OmegaConf wants a } for each ${.", "add the }, or write \\${ for the text itself")
 			return
@@ -214,11 +245,14 @@ func (r *gymRun) interpolations(v *tree.Value, up []*tree.Value) {
 var resolverName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
 // interpolation checks the one that starts at s[at:] and returns where it
-// ends; false if it does not end.
-func (r *gymRun) interpolation(v *tree.Value, at int, up []*tree.Value) (int, bool) {
+// ends; false if it does not end, or is nested deeper than any that is meant.
+func (r *gymRun) interpolation(v *tree.Value, at int, up []*tree.Value, depth int) (int, bool) {
 	s := v.Text
-	start, dynamic := at+2, false
+	start, dynamic, args := at+2, false, false
 	var quote byte
+	if depth > 64 {
+		return 0, false
+	}
 	for i := start; i < len(s); {
 		switch c := s[i]; {
 		case quote != 0:
@@ -229,18 +263,19 @@ func (r *gymRun) interpolation(v *tree.Value, at int, up []*tree.Value) (int, bo
 			}
 			i++
 		case strings.HasPrefix(s[i:], "${"):
-			end, ok := r.interpolation(v, i, up)
+			end, ok := r.interpolation(v, i, up, depth+1)
 			if !ok {
 				return 0, false
 			}
 			i, dynamic = end, true
-		case (c == '\'' || c == '"') && strings.Contains(s[start:i], ":"):
+		case (c == '\'' || c == '"') && args:
 			quote = c
 			i++
 		case c == '}':
 			r.resolvable(v, s[start:i], dynamic, up)
 			return i + 1, true
 		default:
+			args = args || c == ':'
 			i++
 		}
 	}

@@ -102,6 +102,9 @@ func TestGymFindings(t *testing.T) {
 		{"interpolated size counts", "gym: config: tp: 16\n" + judge("tensor_parallel_size: 8", `tensor_parallel_size: "${tp}"`) + "cluster: gpus_per_node: 8", []string{"GRM5014:5 " + p + ".vllm_serve_env_vars.VLLM_RAY_DP_PACK_STRATEGY"}},
 		{"override counts", gymJudge + `gym: overrides: "judge.responses_api_models.genrm_model.vllm_serve_kwargs.tensor_parallel_size": 16` + "\ncluster: gpus_per_node: 8", []string{"GRM5014:4 " + p + ".vllm_serve_env_vars.VLLM_RAY_DP_PACK_STRATEGY"}},
 		{"override of an unknown flag", gymJudge + `gym: overrides: "judge.responses_api_models.genrm_model.vllm_serve_kwargs.tp_sise": 16`, []string{`GRM3001:6 ` + kw + `.tp_sise`}},
+		{"override of an unknown field", gymJudge + `gym: overrides: {"judge.responses_api_models.genrm_model.debugg": true, "judge.responses_api_models.genrm_model.debug": "x"
+			"judge.responses_api_models.genrm_model.vllm_serve_env_vars.A": 1, "judge.responses_api_models.genrm_model.extra_body.x": 1}`,
+			[]string{`GRM2003:7 gym.overrides."judge.responses_api_models.genrm_model.vllm_serve_env_vars.A"`, `GRM2004:6 gym.overrides."judge.responses_api_models.genrm_model.debug"`, `GRM5019:6 gym.overrides."judge.responses_api_models.genrm_model.debugg"`}},
 		{"override below text", gymJudge + `gym: overrides: "judge.responses_api_models.genrm_model.entrypoint.x": 16`, []string{`GRM5019:6 gym.overrides."judge.responses_api_models.genrm_model.entrypoint.x"`}},
 		{"too few nodes", judge("data_parallel_size: 1", "data_parallel_size: 3") + "cluster: {gpus_per_node: 8, nodes: 2}", []string{"GRM5015:6 cluster.nodes"}},
 		{"heads", gymJudge + `models: "/models/judge": num_attention_heads: 28`, []string{"GRM7003:3 " + kw + ".tensor_parallel_size"}},
@@ -221,7 +224,7 @@ cluster: {gpus_per_node: 8, model_aliases: judge: "/models/judge"}`)
 	if !slices.Equal(e.plan.Launch.Argv, want) {
 		t.Errorf("argv\n\t%q\nwant\n\t%q", e.plan.Launch.Argv, want)
 	}
-	if env, _ := json.Marshal(e.plan.Launch.Env); string(env) != `{"A":"{brace}rank}","S":{"env":"SECRET"}}` || e.plan.Launch.WorkDir != "/opt/gym" {
+	if env, _ := json.Marshal(e.plan.Launch.Env); string(env) != `{"A":"{brace}rank}","S":{"env":"SECRET"},"KEY":{"env":"KEY"}}` || e.plan.Launch.WorkDir != "/opt/gym" {
 		t.Errorf("env %s, workdir %s", env, e.plan.Launch.WorkDir)
 	}
 	const text = `# Written by genrm from the experiment t: change that, not this.
@@ -312,4 +315,28 @@ func TestGymExamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Whatever a string holds, its interpolations are read without a panic and in
+// time that grows with its length.
+func FuzzGymInterpolation(f *testing.F) {
+	for _, s := range []string{"${a}", "${", "${}", "${${a}.b}", "\\${a", "${oc.env:'}',\"x\"}", "${...}", "${a[0].b['c']}", "${:}", strings.Repeat("${", 1<<16), "${a:" + strings.Repeat("'", 1<<16)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		v := tree.Text(s)
+		root := &tree.Value{Kind: tree.Struct, Fields: []tree.Field{{Name: "a", Value: v}}}
+		r := &gymRun{e: &experiment{plan: &plan.Plan{}}, eff: root}
+		r.deferred()
+		r.resolve(v)
+		if got := hydraValue(v); strings.HasPrefix(got, "'") && !strings.HasSuffix(got, "'") {
+			t.Errorf("%q is not closed", got)
+		}
+		var back string
+		if text := yamlString(s); strings.ToValidUTF8(s, "") == s {
+			if err := yaml.Unmarshal([]byte(text), &back); err != nil || back != s {
+				t.Errorf("%q came back as %q: %v", s, back, err)
+			}
+		}
+	})
 }

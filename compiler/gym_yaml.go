@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode"
 
+	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 )
 
@@ -15,7 +16,8 @@ var gymSecret = regexp.MustCompile(`(^|_)(api_key|token|secret|password)$`)
 
 // published returns v as it goes into gym.yaml: references to environment
 // variables as OmegaConf writes them, model aliases as paths. Nothing secret is
-// in it, since secrets are references only.
+// in it, since secrets are references only; the variables become part of the
+// command's environment, so that launchers hand them on.
 func (r *gymRun) published(v *tree.Value) *tree.Value { return r.publish(v, "", "") }
 
 func (r *gymRun) publish(v *tree.Value, name, parent string) *tree.Value {
@@ -38,6 +40,9 @@ func (r *gymRun) publish(v *tree.Value, name, parent string) *tree.Value {
 	case v.Kind == tree.Struct:
 		holds := gymSecret.MatchString(name) || strings.HasSuffix(parent, "headers") || parent == "vllm_serve_env_vars"
 		if env, ok := v.Field("env").AsString(); ok && holds && len(v.Fields) == 1 {
+			if _, given := r.e.plan.Launch.Env.Get(env); !given {
+				r.e.plan.Launch.Env.Set(env, plan.EnvValue{SecretEnv: env})
+			}
 			return &tree.Value{Kind: tree.String, Text: "${oc.env:" + env + "}", Pos: v.Pos, Path: v.Path}
 		}
 		out := *v

@@ -161,6 +161,7 @@ def texts(out):
     numbers = [json.loads(n) for n in NUMBERS]
     expect("gym.yaml numbers", got["numbers"] == numbers and [type(x) for x in got["numbers"]] == [type(x) for x in numbers], str(got["numbers"]))
     argv = json.loads((out / "texts" / "launch.json").read_text())["argv"][5:]
+    expect("overrides set a key whether it exists or not", all(a.startswith("++") for a in argv), str(argv))
     # The plan writes a literal "{" before what looks like a placeholder as {brace}.
     overrides = OverridesParser.create().parse_overrides([a.replace("{brace}", "{") for a in argv])
     values = {o.key_or_group: o.value() for o in overrides}
@@ -328,11 +329,11 @@ def main():
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         import nemo_gym.cli.env  # noqa: F401  imported once: each command runs in a fork
         import nemo_gym.cli.main  # noqa: F401
-    examples(out)
-    texts(out)
-    schema(cue.read_text())
-    classes()
-    validate(Path.cwd())
+    for section, args in ((examples, [out]), (texts, [out]), (schema, [cue.read_text()]), (classes, []), (validate, [Path.cwd()])):
+        try:
+            section(*args)
+        except Exception as e:
+            expect(f"{section.__name__} ran to its end", False, repr(e))
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
