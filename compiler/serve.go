@@ -355,7 +355,7 @@ func intOf(v *tree.Value) int {
 	if !ok {
 		return 0
 	}
-	return int(min(n, 1<<40))
+	return int(n)
 }
 
 func isFalse(v *tree.Value) bool { b, ok := v.AsBool(); return ok && !b }
@@ -504,7 +504,7 @@ func (s *serveRun) commands(inst *plan.Instance, cat *engines.Catalogue, flags [
 			}
 		case "sglang":
 			add("python3", "-m", "sglang.launch_server", "--model-path="+plan.Lit(inst.ModelPath), "--served-model-name="+plan.Lit(inst.Model),
-				"--host="+plan.Host(0), "--port="+plan.Port("http"), "--nccl-port="+plan.Port("nccl"), "--tp-size="+tp)
+				"--host="+plan.Host(p.NodeRank), "--port="+plan.Port("http"), "--nccl-port="+plan.Port("nccl"), "--tp-size="+tp)
 			if n > 1 {
 				add("--nnodes="+plan.Arg(fmt.Sprint(n)), "--node-rank="+rank, "--dist-init-addr="+plan.Host(0)+":"+plan.Port("dist_init"))
 			}

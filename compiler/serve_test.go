@@ -74,7 +74,7 @@ vllm serve /m/j --served-model-name=q --tensor-parallel-size=8 --nnodes=2 --node
 		{"sglang two nodes", `serve: instances: q: {engine: "sglang", model_path: "/m/j", num_gpus: 16, num_gpus_per_engine: 16, engine_config: dp_size: 4}
 			cluster: gpus_per_node: 8`,
 			`python3 -m sglang.launch_server --model-path=/m/j --served-model-name=q --host={host:0} --port={port:http} --nccl-port={port:nccl} --tp-size=16 --nnodes=2 --node-rank=0 --dist-init-addr={host:0}:{port:dist_init} --dp-size=4 --enable-dp-attention --context-length=8192
-python3 -m sglang.launch_server --model-path=/m/j --served-model-name=q --host={host:0} --port={port:http} --nccl-port={port:nccl} --tp-size=16 --nnodes=2 --node-rank=1 --dist-init-addr={host:0}:{port:dist_init} --dp-size=4 --enable-dp-attention --context-length=8192`},
+python3 -m sglang.launch_server --model-path=/m/j --served-model-name=q --host={host:1} --port={port:http} --nccl-port={port:nccl} --tp-size=16 --nnodes=2 --node-rank=1 --dist-init-addr={host:0}:{port:dist_init} --dp-size=4 --enable-dp-attention --context-length=8192`},
 		{"sglang replicas inside", `serve: instances: q: {engine: "sglang", model_path: "/m/j", num_gpus: 4, num_gpus_per_engine: 4
 			engine_config: {dp_size: 2, enable_dp_attention: false}}`,
 			`python3 -m sglang.launch_server --model-path=/m/j --served-model-name=q --host={host:0} --port={port:http} --nccl-port={port:nccl} --tp-size=2 --dp-size=2 --context-length=8192`},
@@ -167,6 +167,8 @@ func TestServePlacement(t *testing.T) {
 			serve: instances: r: {engine: "vllm", model_path: "/m/j", num_gpus: 3, num_gpus_per_engine: 3}`,
 			"q 0.0@0[0 1] 1.0@0[2 3] 2.0@1[0 1] r 0.0@2[0 1 2]", []string{"GRM7014"}},
 		{"nodes not stated", `serve: instances: q: {engine: "vllm", model_path: "/m/j", num_gpus: 2}`, "q 0.0@-1[0] 1.0@-1[1]", nil},
+		{"as many nodes as an integer holds", `cluster: {nodes: 9223372036854775807, gpus_per_node: 8}
+			serve: instances: q: {engine: "vllm", model_path: "/m/j", num_gpus: 1}`, "q 0.0@0[0]", []string{"GRM7005"}},
 		{"a thousand million GPUs", `serve: instances: q: {engine: "vllm", model_path: "/m/j", num_gpus: 1000000000}`, "q", []string{"GRM7006"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

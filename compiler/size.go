@@ -144,7 +144,7 @@ func (e *experiment) engineFits(key string, per int, product string, at *tree.Va
 		return true
 	}
 	related := diag.Related{Pos: stated.KeyPos("gpus_per_node"), Message: fmt.Sprintf("%s a node", gpus(c.GPUsPerNode))}
-	if all := c.GPUsPerNode * c.Nodes; stated.Field("nodes") != nil && c.Nodes > 0 && per > all {
+	if all := clusterGPUs(c); stated.Field("nodes") != nil && c.Nodes > 0 && per > all {
 		e.report("GRM7002", diag.Error, at, fmt.Sprintf("an engine of %s needs %s, but the cluster has %d", key, gpus(per), all),
 			fmt.Sprintf("%s > %d (%s × %d GPUs).", product, all, nodes(c.Nodes), c.GPUsPerNode),
 			fmt.Sprintf("use at most %s for each engine, or more nodes", gpus(all)), related)
@@ -217,7 +217,7 @@ func (e *experiment) capacity(p packer, sum string) {
 	if c.Nodes == 0 {
 		return // faulty
 	}
-	used, all := p.next-p.skipped, c.Nodes*c.GPUsPerNode
+	used, all := p.next-p.skipped, clusterGPUs(*c)
 	related := diag.Related{Pos: e.root.Field("cluster").KeyPos("gpus_per_node"), Message: fmt.Sprintf("%s a node", gpus(c.GPUsPerNode))}
 	switch {
 	case c.NodesNeeded > c.Nodes && used > all:
@@ -243,6 +243,11 @@ func (e *experiment) relative(v *tree.Value) string {
 		return v.Path
 	}
 	return strings.TrimPrefix(strings.TrimPrefix(v.Path, e.plan.Prefix), ".")
+}
+
+// clusterGPUs is nodes × GPUs a node, bounded so that it does not overflow.
+func clusterGPUs(c plan.Cluster) int {
+	return min(c.Nodes, 1<<40) * c.GPUsPerNode
 }
 
 // nodes is a count of nodes in words.

@@ -25,7 +25,11 @@ func (checker) Check(p *plan.Plan) diag.List {
 	var l diag.List
 	settings, _ := p.Settings.Get("local")
 	if n := p.Cluster.NodesNeeded; n > 1 {
-		l.Add(p.Finding("GRM8102", diag.Error, "target", fmt.Sprintf("the run needs %d nodes, but local is one machine", n),
+		at := "target"
+		if !p.Positions[at].IsValid() { // chosen on the command line
+			at = "cluster.gpus_per_node"
+		}
+		l.Add(p.Finding("GRM8102", diag.Error, at, fmt.Sprintf("the run needs %d nodes, but local is one machine", n),
 			fmt.Sprintf("%s on nodes of %d.", need.Count(need.GPUs(p), "GPU"), p.Cluster.GPUsPerNode),
 			"use target slurm, ray or kuberay, or engines and roles that fit one node"))
 	}
