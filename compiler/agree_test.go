@@ -56,7 +56,7 @@ func TestCheckAgreesWithCUE(t *testing.T) {
 			var diags diag.List
 			ev := evaluator{src: &source{files: map[string]*file{}}, diags: &diags, reported: map[string]bool{}}
 			val := ev.value(x, "x", diag.Pos{})
-			c := checker{&diags}
+			c := checker{diags: &diags}
 			c.value(val, ty, "", diag.Pos{})
 			got := true
 			for _, d := range diags {

@@ -13,7 +13,10 @@ import (
 
 // checker holds a tree against the schema: names, required fields, types,
 // bounds. Everything is looked at, whatever else is wrong beside it.
-type checker struct{ diags *diag.List }
+type checker struct {
+	diags  *diag.List
+	hidden map[string][]tree.Field // of the evaluator
+}
 
 func (c *checker) add(code string, pos diag.Pos, path, summary, detail, remedy string) {
 	c.diags.Add(diag.Diagnostic{Code: code, Severity: diag.Error, Pos: pos, Path: path, Summary: summary, Detail: detail, Remedy: remedy})
@@ -201,12 +204,21 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 			c.value(f.Value, t, t.Doc, f.Pos)
 		} else if !s.Open {
 			c.unknown(v, f, s)
-			continue
+			if len(s.Fields) > 0 {
+				continue
+			}
+			f.Value.Kind = tree.Bad // in a map a wrong name is still an entry: sums over it are unknown
 		}
 		kept = append(kept, f)
 	}
 	names := v.Names()
 	v.Fields = kept
+	if len(s.Fields) == 0 && len(s.Patterns) > 0 && !s.Open {
+		for _, h := range c.hidden[v.Path] {
+			c.diags.Add(diag.Diagnostic{Code: "GRM2009", Severity: diag.Warning, Pos: h.Pos, Path: tree.Join(v.Path, h.Name), Summary: fmt.Sprintf("%s is a hidden field of CUE, so it is no entry of %s", h.Name, lastName(v.Path)),
+				Detail: "A name that begins with _ is left out of the result.", Remedy: fmt.Sprintf("write %q with the quotes if it is meant as a name; move helpers out of this struct", h.Name)})
+		}
+	}
 	for _, f := range s.Fields {
 		if f.Required && !slices.Contains(names, f.Name) {
 			c.add("GRM2002", key, tree.Join(v.Path, f.Name), fmt.Sprintf("%s is missing in %s", f.Name, lastName(v.Path)), firstSentence(f.Doc), fmt.Sprintf("add %s: %s", f.Name, f.Type.Describe()))

@@ -29,11 +29,11 @@ func Compile(paths []string, opts Options) *Result {
 		if !src.parsed() || !src.clauses() {
 			continue
 		}
-		root := evaluate(src, opts, &res.Diagnostics)
+		root, hidden := evaluate(src, opts, &res.Diagnostics)
 		if root == nil {
 			continue
 		}
-		for _, e := range experiments(root, src, &res.Diagnostics) {
+		for _, e := range experiments(root, hidden, src, &res.Diagnostics) {
 			known = append(known, e.name)
 			if opts.Name != "" && opts.Name != e.name && opts.Name != e.key {
 				continue
@@ -87,7 +87,7 @@ var safeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // experiments finds the experiments of a package: the top level, or the members
 // of its field experiments, and checks each against the schema.
-func experiments(root *tree.Value, src *source, diags *diag.List) []unit {
+func experiments(root *tree.Value, hidden map[string][]tree.Field, src *source, diags *diag.List) []unit {
 	if root.Kind != tree.Struct {
 		if root.Kind != tree.Bad {
 			diags.Add(diag.Diagnostic{Code: "GRM2003", Severity: diag.Error, Pos: root.Pos, Summary: "the file is " + root.Kind.String() + ", not an experiment", Remedy: "write fields: name, and one of relax, gym, serve"})
@@ -103,7 +103,7 @@ func experiments(root *tree.Value, src *source, diags *diag.List) []unit {
 			return nil
 		}
 		u := unit{root: root}
-		c := checker{&u.diags}
+		c := checker{&u.diags, hidden}
 		c.value(root, schema.Experiment(), "", root.Pos)
 		u.name, _ = root.Field("name").AsString()
 		if root.Field("name") == nil {
@@ -112,7 +112,7 @@ func experiments(root *tree.Value, src *source, diags *diag.List) []unit {
 		}
 		return []unit{u}
 	}
-	c := checker{diags}
+	c := checker{diags, hidden}
 	for _, f := range root.Fields {
 		switch f.Name {
 		case "experiments":
@@ -140,7 +140,7 @@ func experiments(root *tree.Value, src *source, diags *diag.List) []unit {
 		if !safeName.MatchString(f.Name) {
 			c.add("GRM2004", f.Pos, f.Value.Path, fmt.Sprintf("%q is not accepted as a name in experiments", f.Name), "Names here match "+safeName.String()+".", "use letters, digits, \".\", \"_\" and \"-\", beginning with a letter or digit")
 		}
-		uc := checker{&u.diags}
+		uc := checker{&u.diags, hidden}
 		uc.value(f.Value, schema.Experiment(), "", f.Pos)
 		if f.Value.Kind != tree.Struct {
 			*diags = append(*diags, u.diags...)

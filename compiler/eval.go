@@ -28,13 +28,15 @@ type evaluator struct {
 	diags    *diag.List
 	reported map[string]bool // errors of CUE that have a diagnostic
 	keys     map[string]ast.Node
-	standin  map[diag.Pos]bool // places of unresolved names that were reported
+	standin  map[diag.Pos]bool       // places of unresolved names that were reported
+	hidden   map[string][]tree.Field // hidden fields (_x) by the path of their struct
 }
 
 // evaluate evaluates a package by itself, without the schema: what the schema
-// has to say is checked afterwards, so that one mistake can't hide another. It
-// returns nil when the package can't be evaluated at all.
-func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value) {
+// has to say is checked afterwards, so that one mistake can't hide another. The
+// root is nil when the package can't be evaluated at all; hidden holds the
+// hidden fields by the path of their struct.
+func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hidden map[string][]tree.Field) {
 	defer func() { // CUE's evaluator has bugs of its own; a user's file must not end the program
 		if r := recover(); r != nil {
 			diags.Add(diag.Diagnostic{Code: "GRM1007", Severity: diag.Error, Pos: diag.Pos{File: src.name}, Summary: "CUE's evaluator failed on this package",
@@ -60,7 +62,7 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value) {
 	}
 	if err != nil {
 		ev.errors(err, diag.Pos{File: src.name})
-		return nil
+		return nil, nil
 	}
 	for _, set := range opts.Sets {
 		v = ev.set(v, set)
@@ -69,7 +71,7 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value) {
 	if err := v.Err(); err != nil { // what hidden fields and definitions got wrong
 		ev.errors(err, root.Pos)
 	}
-	return root
+	return root, ev.hidden
 }
 
 // standIns reports every name that nothing defines and puts "_" in its place, so
@@ -259,13 +261,17 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 			out.Items = append(out.Items, ev.value(it.Value(), tree.Index(path, i), out.Pos))
 		}
 	case cue.StructKind, cue.BottomKind:
-		it, err := v.Fields()
+		it, err := v.Fields(cue.Hidden(true))
 		if err != nil {
 			ev.errors(v.Err(), out.Pos)
 			return out // Bad
 		}
 		out.Kind = tree.Struct
 		for it.Next() {
+			if it.Selector().LabelType() == cue.HiddenLabel {
+				ev.hide(path, it.Selector().String(), ev.keyPos(it.Value(), "", out.Pos))
+				continue
+			}
 			if it.Selector().LabelType() == cue.IndexLabel { // a list with a faulty element or of conflicting forms
 				out.Kind = tree.List
 				out.Items = append(out.Items, ev.value(it.Value(), tree.Index(path, len(out.Items)), out.Pos))
@@ -285,6 +291,15 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 		out.Kind = tree.Bad
 	}
 	return out
+}
+
+// hide notes a hidden field: it is the user's own helper, unless it stands in a
+// map whose keys are names, which check tells.
+func (ev *evaluator) hide(path, name string, pos diag.Pos) {
+	if ev.hidden == nil {
+		ev.hidden = map[string][]tree.Field{}
+	}
+	ev.hidden[path] = append(ev.hidden[path], tree.Field{Name: name, Pos: pos})
 }
 
 // keyPos is where the key of a field stands in the user's file.
