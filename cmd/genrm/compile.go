@@ -9,11 +9,8 @@ import (
 	"genrm.dev/genrm/compiler"
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers"
 )
-
-// checkers are the launchers' rules that need no machine. A launcher is
-// registered here.
-var checkers []plan.Checker
 
 // compileFlags are the arguments of every command that compiles experiments.
 type compileFlags struct {
@@ -73,7 +70,7 @@ func (f *compileFlags) compile() *compiler.Result {
 		paths = []string{"."}
 	}
 	return compiler.Compile(paths, compiler.Options{
-		Tags: f.Tag, Sets: f.Set, Name: f.Name, Target: plan.Target(f.Target), Strict: f.Strict, Checks: checkers,
+		Tags: f.Tag, Sets: f.Set, Name: f.Name, Target: plan.Target(f.Target), Strict: f.Strict, Checks: launchers.Checkers(),
 	})
 }
 

@@ -31,7 +31,7 @@ func (emitCmd) Help() string {
   engine-*.sh     serve: one script per engine and node
   and the files that the command reads, such as gym.yaml
 
-Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none, and a file that genrm did not write is kept.
+Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none. A file that genrm did not write, or that was edited, is kept; one that an earlier emit wrote into DIR and that is no longer made is removed.
 
 A target is needed, in the file or by --target: there is no default, so that nobody starts engines on a login node by accident.
 

@@ -46,6 +46,9 @@ func (c *goldenCmd) Run(a *app) error {
 	if c.Force && !c.Update {
 		return usagef("--force needs --update")
 	}
+	if c.Update && c.Name != "" {
+		return usagef("--update writes all experiments of a package: leave out --name")
+	}
 	r := c.compile()
 	plans, err := a.accepted(r, false)
 	if err != nil {
@@ -65,7 +68,7 @@ func (c *goldenCmd) Run(a *app) error {
 	}
 	differ := 0
 	for _, d := range dirs {
-		files, err := emitted(groups[d], c.Name != "" || len(groups[d]) > 1 || groups[d][0].Prefix != "")
+		files, err := emitted(groups[d], len(groups[d]) > 1 || groups[d][0].Prefix != "")
 		if err != nil {
 			return err
 		}

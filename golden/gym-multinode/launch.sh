@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment gym-multinode, plan sha256:98d224d032d51c28c272954da729ff07ef2735473f123cd660da6f4b7a5ffe82. Do not edit.
+# Made by genrm from experiment gym-multinode, plan sha256:6c943803dabae0baaa508fba6b9acad38878e0c09f527a9894a0bffbd9b71699. Do not edit.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"
+
+# Secrets, by reference.
+genrm_secret_1="${HF_TOKEN:?HF_TOKEN holds a secret and is not set}"
+
+# Environment.
+export HF_TOKEN="${genrm_secret_1}"
 
 exec gym env start \
   --config "${genrm_here}"/gym.yaml

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-sglang-two-nodes, plan sha256:27480b449caf27f134d06de0b0bd7950efdfaa0e61832e519a70f9b1ff1f0120. Do not edit.
-# Set GENRM_HOST_0: address of node 0 of this process.
+# Made by genrm from experiment serve-sglang-two-nodes, plan sha256:f6217176b41da89c48b11afc42fa4fe4a53e1805fab8c69190a1311839229301. Do not edit.
+# Set GENRM_HOST_1: address of node 1 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.
 # Set GENRM_PORT_NCCL: a free port for nccl.
+# Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_DIST_INIT: a free port for dist_init.
 # Judge judge, replica 0, node rank 1.
 set -euo pipefail
@@ -13,7 +14,7 @@ export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7
 exec python3 -m sglang.launch_server \
   --model-path=/models/Qwen3.5-397B-A17B \
   --served-model-name=judge \
-  --host="${GENRM_HOST_0:?set me: address of node 0 of this process}" \
+  --host="${GENRM_HOST_1:?set me: address of node 1 of this process}" \
   --port="${GENRM_PORT_HTTP:?set me: a free port for http}" \
   --nccl-port="${GENRM_PORT_NCCL:?set me: a free port for nccl}" \
   --tp-size=16 \
