@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/schema/engines"
@@ -535,10 +536,8 @@ func (s *serveRun) env(kind string, v *tree.Value) plan.Env {
 	return env
 }
 
-var (
-	floating = regexp.MustCompile(`^(latest|nightly|main|master|dev|edge|stable|.*-latest|latest-.*|nightly-.*)$`)
-	release  = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:\.?post\d+)?)(?:[-+].*)?$`)
-)
+// release is the tag of an engine's release, as the engines' own images have it.
+var release = regexp.MustCompile(`^v?(\d+\.\d+\.\d+(?:\.?post\d+)?)(?:[-+].*)?$`)
 
 // image resolves the container image and warns of a tag that will not be the
 // same image tomorrow, or that names another release than is checked.
@@ -558,22 +557,12 @@ func (s *serveRun) image(v *tree.Value, cat *engines.Catalogue) string {
 			return ""
 		}
 	}
-	if strings.HasPrefix(name, "/") || strings.Contains(name, "@sha256:") {
-		return name
-	}
-	tag := ""
-	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-		tag = name[i+1:]
-	}
+	tag := image.Tag(name)
 	m := release.FindStringSubmatch(tag)
-	switch {
-	case tag == "" || floating.MatchString(tag):
-		what := "has no tag, which means latest"
-		if tag != "" {
-			what = "has the floating tag " + tag
-		}
+	switch what := image.Floating(name); {
+	case what != "":
 		e.report("GRM6007", diag.Warning, at, "the image "+what, "The same file may start another engine release tomorrow, with other flags.", "name a release's tag, or a digest (@sha256:…)")
-	case m != nil && cat != nil && m[1] != cat.Version:
+	case m != nil && cat != nil && m[1] != cat.Version && !strings.HasPrefix(name, "/"):
 		e.report("GRM6008", diag.Warning, at, fmt.Sprintf("the image is tagged %s, but the flags are those of %s", tag, programOf(cat)),
 			"A flag that is right for one release may be unknown to another, which then does not start.",
 			"set engine_version to the image's release if genrm knows it: "+strings.Join(engines.Versions(cat.Engine), ", "))

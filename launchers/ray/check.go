@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
@@ -167,8 +168,15 @@ func (kubeChecker) Check(p *plan.Plan) diag.List {
 			fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName),
 			fmt.Sprintf("use a name of at most %d characters", maxName-suffix)))
 	}
-	if image, ok := s.Field("image").AsString(); ok && version != "" {
-		if m := tagged.FindStringSubmatch(image); m != nil && m[1] != version && !strings.HasPrefix(version, m[1]+".") {
+	if q, ok := s.Field("queue").AsString(); ok && len(q) > 63 {
+		l.Add(p.Finding("GRM8409", diag.Error, "kuberay.queue", fmt.Sprintf("the queue's name has %d characters, and a label holds 63", len(q)),
+			"The object names its queue by the label kueue.x-k8s.io/queue-name; Kubernetes refuses a longer value.", "use a queue with a shorter name"))
+	}
+	if ref, ok := s.Field("image").AsString(); ok {
+		if what := image.Floating(ref); what != "" {
+			l.Add(p.Finding("GRM6007", diag.Warning, "kuberay.image", "the image "+what, "The same file may start other releases tomorrow.", "name a release's tag, or a digest (@sha256:…)"))
+		}
+		if m := tagged.FindStringSubmatch(ref); version != "" && m != nil && m[1] != version && !strings.HasPrefix(version, m[1]+".") {
 			d := p.Finding("GRM8403", diag.Error, "kuberay.rayVersion", fmt.Sprintf("rayVersion is %s, but the image is tagged %s", version, m[1]),
 				"The operator writes commands for rayVersion, and clients of another release are refused.", fmt.Sprintf("write rayVersion: %q", m[1]))
 			d.Related = []diag.Related{{Pos: p.Pos("kuberay.image"), Message: "the image"}}

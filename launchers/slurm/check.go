@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
@@ -38,7 +39,10 @@ func (checker) Check(p *plan.Plan) diag.List {
 	}
 	container := s.Field("container")
 	if v := container.Field("image"); v.OK() {
-		image(p, "slurm.container.image", v.Text, &l)
+		reference(p, "slurm.container.image", v.Text, &l)
+		if what := image.Floating(v.Text); what != "" {
+			l.Add(p.Finding("GRM6007", diag.Warning, "slurm.container.image", "the image "+what, "The same file may start other releases tomorrow.", "name a release's tag, a digest (@sha256:…) or a .sqsh file"))
+		}
 	}
 	targets := map[string]int{}
 	for i, m := range items(container.Field("mounts")) {
@@ -59,8 +63,12 @@ func (checker) Check(p *plan.Plan) diag.List {
 	}
 	for _, i := range p.Instances {
 		if i.Value.Image != "" {
-			image(p, tree.Join("serve.instances", i.Key)+".image", i.Value.Image, &l)
+			reference(p, tree.Join("serve.instances", i.Key)+".image", i.Value.Image, &l)
 		}
+	}
+	if host, written := p.Gateway, p.Positions["serve.gateway.host"].IsValid(); host != nil && !written {
+		l.Add(p.Finding("GRM8209", diag.Note, "serve.gateway", "the gateway listens on the loopback address of the job's first node",
+			"Only processes of that node reach it.", `for clients elsewhere write gateway: {host: "0.0.0.0", api_key: {env: "GENRM_API_KEY"}}`))
 	}
 	return l
 }
@@ -179,8 +187,8 @@ func tooLong(digits string) bool {
 	return err != nil || n > 65535
 }
 
-// image checks a reference that pyxis is to import or to mount.
-func image(p *plan.Plan, path, name string, l *diag.List) {
+// reference checks an image that pyxis is to import or to mount.
+func reference(p *plan.Plan, path, name string, l *diag.List) {
 	scheme, _, has := strings.Cut(name, "://")
 	switch {
 	case has && scheme != "docker":

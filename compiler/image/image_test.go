@@ -1,0 +1,24 @@
+package image
+
+import "testing"
+
+func TestReferences(t *testing.T) {
+	for _, c := range []struct{ ref, tag, floating string }{
+		{"vllm/vllm-openai:v0.24.0", "v0.24.0", ""},
+		{"vllm/vllm-openai", "", "has no tag, which means latest"},
+		{"registry:5000/team/vllm", "", "has no tag, which means latest"},
+		{"registry:5000/team/vllm:1.2", "1.2", ""},
+		{"docker://vllm/vllm-openai:latest", "latest", "has the floating tag latest"},
+		{"lmsysorg/sglang:nightly-dev-20260101", "nightly-dev-20260101", "has the floating tag nightly-dev-20260101"},
+		{"vllm/vllm-openai@sha256:0123", "", ""},
+		{"vllm/vllm-openai:latest@sha256:0123", "latest", ""},
+		{"/images/vllm.sqsh", "", ""},
+	} {
+		if got := Tag(c.ref); got != c.tag {
+			t.Errorf("Tag(%q) = %q, want %q", c.ref, got, c.tag)
+		}
+		if got := Floating(c.ref); got != c.floating {
+			t.Errorf("Floating(%q) = %q, want %q", c.ref, got, c.floating)
+		}
+	}
+}
