@@ -43,6 +43,15 @@ var gymRequired = map[string][]string{
 	"openai_model":     {"entrypoint", "openai_base_url", "openai_api_key", "openai_model"},
 }
 
+// gymSamples shows what a required field looks like.
+var gymSamples = map[string]string{
+	"entrypoint": `"app.py"`, "model": `"/models/judge"`, "return_token_id_information": "false", "uses_reasoning_parser": "true",
+	"vllm_serve_kwargs":   "{data_parallel_size: 1, tensor_parallel_size: 8, pipeline_parallel_size: 1}",
+	"vllm_serve_env_vars": `VLLM_RAY_DP_PACK_STRATEGY: "strict"`,
+	"base_url":            `"http://judge:8000/v1"`, "api_key": `"EMPTY", or {env: "JUDGE_API_KEY"}`,
+	"openai_base_url": `"https://judge.example.com/v1"`, "openai_api_key": `{env: "JUDGE_API_KEY"}`, "openai_model": `"judge"`,
+}
+
 // gymDomains are the values of a resources server's domain. Source: Domain in
 // nemo_gym/config_types.py of 0.7.0.
 var gymDomains = []string{"math", "coding", "agent", "knowledge", "instruction_following", "long_context", "safety", "games", "translation", "e2e", "rlhf", "other"}
@@ -321,11 +330,10 @@ func (r *gymRun) required(s *gymServer) {
 			continue
 		}
 		detail := fmt.Sprintf("The class of %s demands it: the server dies when it starts, and gym env validate does not notice.", s.impl)
-		remedy := "add " + n
 		if n == "entrypoint" {
-			detail, remedy = "NeMo Gym starts no server for a block without entrypoint, without a word.", `add entrypoint: "app.py"`
+			detail = "NeMo Gym starts no server for a block without entrypoint, without a word."
 		}
-		r.e.report("GRM5004", diag.Error, s.block, fmt.Sprintf("%s has no %s", s.name, n), detail, remedy)
+		r.e.report("GRM5004", diag.Error, s.block, fmt.Sprintf("%s has no %s", s.name, n), detail, "add it, such as "+n+": "+gymSamples[n])
 	}
 	if s.kind != "resources_servers" {
 		return
