@@ -11,10 +11,10 @@ import (
 var floating = regexp.MustCompile(`^(latest|nightly|main|master|dev|edge|stable|.*-latest|latest-.*|nightly-.*)$`)
 
 // Floating says in what way a reference may be another image tomorrow ("has no
-// tag, which means latest"), or returns "" for a release's tag, a digest or the
-// absolute path of a file.
+// tag, which means latest"), or returns "" for a release's tag, a digest or a
+// file.
 func Floating(ref string) string {
-	if strings.HasPrefix(ref, "/") || strings.Contains(ref, "@sha256:") {
+	if strings.HasPrefix(ref, "/") || strings.HasSuffix(ref, ".sqsh") || strings.Contains(ref, "@sha256:") {
 		return ""
 	}
 	switch tag := Tag(ref); {

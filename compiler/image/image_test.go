@@ -13,6 +13,7 @@ func TestReferences(t *testing.T) {
 		{"vllm/vllm-openai@sha256:0123", "", ""},
 		{"vllm/vllm-openai:latest@sha256:0123", "latest", ""},
 		{"/images/vllm.sqsh", "", ""},
+		{"vllm.sqsh", "", ""},
 	} {
 		if got := Tag(c.ref); got != c.tag {
 			t.Errorf("Tag(%q) = %q, want %q", c.ref, got, c.tag)

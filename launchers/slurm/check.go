@@ -39,8 +39,7 @@ func (checker) Check(p *plan.Plan) diag.List {
 	}
 	container := s.Field("container")
 	if v := container.Field("image"); v.OK() {
-		reference(p, "slurm.container.image", v.Text, &l)
-		if what := image.Floating(v.Text); what != "" {
+		if what := image.Floating(v.Text); reference(p, "slurm.container.image", v.Text, &l) && what != "" {
 			l.Add(p.Finding("GRM6007", diag.Warning, "slurm.container.image", "the image "+what, "The same file may start other releases tomorrow.", "name a release's tag, a digest (@sha256:…) or a .sqsh file"))
 		}
 	}
@@ -187,13 +186,17 @@ func tooLong(digits string) bool {
 	return err != nil || n > 65535
 }
 
-// reference checks an image that pyxis is to import or to mount.
-func reference(p *plan.Plan, path, name string, l *diag.List) {
+// reference checks an image that pyxis is to import or to mount, and reports
+// whether it can.
+func reference(p *plan.Plan, path, name string, l *diag.List) bool {
 	scheme, _, has := strings.Cut(name, "://")
 	switch {
 	case has && scheme != "docker":
 		l.Add(p.Finding("GRM8208", diag.Error, path, "pyxis does not take "+scheme+":// images", "It imports from a registry (docker://, or no scheme) or mounts a squashfs file.", "import the image to a .sqsh file first, and give its absolute path"))
+		return false
 	case !strings.HasPrefix(name, "/") && (strings.HasSuffix(name, ".sqsh") || strings.HasSuffix(name, ".squashfs")):
 		l.Add(p.Finding("GRM8208", diag.Error, path, "the image file has a relative path", "pyxis takes a name without a leading / for an image of a registry.", "write the absolute path"))
+		return false
 	}
+	return true
 }
