@@ -190,7 +190,10 @@ func poolMap(b *bytes.Buffer, p *plan.Plan, pool string) {
 			rows = append(rows, r)
 		}
 	}
-	title := "GPU map of pool " + pool
+	title := "GPU map of pool " + pool + ": # in use"
+	if genrm {
+		title += ", 0 1 2 a judge's replica"
+	}
 	per := p.Cluster.GPUsPerNode
 	label := func(from, to int) string {
 		if per == 0 {
@@ -206,7 +209,7 @@ func poolMap(b *bytes.Buffer, p *plan.Plan, pool string) {
 		}
 		return fmt.Sprintf("node %d of the pool", from/per)
 	}
-	draw(b, title+": # in use, 0 1 2 a judge's replica", "bundle", rows, size, cmp.Or(per, 16), label)
+	draw(b, title, "bundle", rows, size, cmp.Or(per, 16), label)
 }
 
 func filled(name string, columns []int, mark string) row {
