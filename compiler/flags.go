@@ -98,7 +98,7 @@ func (e *experiment) resolveFlag(r flagRules, block *tree.Value, f tree.Field, g
 			detail = programOf(r.cat) + " calls it deprecated and ignores it."
 		}
 		e.reportKey("GRM3005", diag.Warning, block, f.Name, fmt.Sprintf("%s is deprecated", f.Name), detail,
-			"see `genrm catalogue show "+r.cat.Engine+"` for what replaces it")
+			"it may stay for this release; look in `genrm catalogue show "+r.cat.Engine+"` before you move to another")
 	}
 	return flag, true
 }
@@ -184,7 +184,7 @@ func (e *experiment) renderFlag(r flagRules, f engines.Flag, v *tree.Value) []pl
 	}
 	if err := f.Check(v.Any()); err != nil {
 		e.report("GRM3002", diag.Error, v, fmt.Sprintf("%s of %s is %s: %s", f.Flag, programOf(r.cat), v.Kind, err),
-			"", "write the value in that form")
+			"", valueRemedy(f, v))
 		return nil
 	}
 	if v.Kind == tree.Null {
@@ -219,6 +219,29 @@ func (e *experiment) renderFlag(r flagRules, f engines.Flag, v *tree.Value) []pl
 		return words1(f.Flag) // true: the flag alone
 	}
 	return e.renderWords(r, f, []*tree.Value{v})
+}
+
+// valueRemedy says what to type instead of a value that a flag does not take.
+func valueRemedy(f engines.Flag, v *tree.Value) string {
+	if v.Kind == tree.String {
+		if bare, err := tree.ParseJSON(v.Text); err == nil && bare.Kind != tree.String && f.Check(bare.Any()) == nil {
+			return "write it without the quotes: " + bare.JSON()
+		}
+		var choices []string
+		for _, c := range f.Choices {
+			choices = append(choices, strings.Trim(string(c), `"`))
+		}
+		if near := diag.DidYouMean(v.Text, choices); near != "" {
+			return near
+		}
+	}
+	if list := (&tree.Value{Kind: tree.List, Items: []*tree.Value{v}}); f.Check(list.Any()) == nil {
+		return "write a list of one: [" + v.JSON() + "]"
+	}
+	if text := tree.Text(v.JSON()); v.Kind != tree.Struct && v.Kind != tree.List && v.Kind != tree.Null && f.Check(text.Any()) == nil {
+		return "write it with quotes: " + text.JSON()
+	}
+	return "write the value in that form"
 }
 
 func words1(s string) []plan.Arg {

@@ -129,3 +129,22 @@ func TestFaultyFlags(t *testing.T) {
 		t.Errorf("%q%s", argv, describe(e.diags))
 	}
 }
+
+// TestValueRemedies: a value of the wrong kind is followed by what to type.
+func TestValueRemedies(t *testing.T) {
+	for _, c := range []struct{ config, want string }{
+		{`{enforce_eager: "false"}`, "write it without the quotes: false"},
+		{`{max_num_seqs: "64"}`, "write it without the quotes: 64"},
+		{`{dtype: "bflot16"}`, `did you mean "bfloat16" or "float16"?`},
+		{`{middleware: "a"}`, `write a list of one: ["a"]`},
+		{`{revision: 1}`, `write it with quotes: "1"`},
+		{`{max_num_seqs: true}`, "write the value in that form"},
+	} {
+		root := cueText(t, "config: "+c.config)
+		e := &experiment{root: root, plan: &plan.Plan{}}
+		e.checkFlags(flagRules{cat: engines.Latest("vllm")}, root.Field("config"), nil)
+		if len(e.diags) != 1 || e.diags[0].Code != "GRM3002" || e.diags[0].Remedy != c.want {
+			t.Errorf("%s: got%s, want %s", c.config, describe(e.diags), c.want)
+		}
+	}
+}
