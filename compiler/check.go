@@ -28,7 +28,7 @@ func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos)
 	if v.Kind == tree.Bad {
 		return
 	}
-	if v.Kind == tree.String && v.Text == secretText && isSecret(t) {
+	if v.Kind == tree.String && strings.Contains(v.Text, secretText) {
 		v.Kind = tree.Bad // reported when the literal was found
 		return
 	}
@@ -44,7 +44,8 @@ func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos)
 		case v.Kind == tree.Null:
 			c.add("GRM2005", v.Pos, v.Path, lastName(v.Path)+" is null", "Wanted: "+t.Describe()+".", "give it a value, or leave the field out")
 		case isSecret(t) && !slices.ContainsFunc(t.Alts, func(a *schema.Alt) bool { return a.Kinds&schema.String != 0 }):
-			c.add("GRM1008", v.Pos, v.Path, "a literal secret in "+v.Path, "A literal would reach plans, artifacts, logs and error texts.", secretRemedy)
+			c.diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: v.Pos, Path: v.Path, Secret: true, Summary: "a literal secret in " + v.Path,
+				Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy})
 		default:
 			c.add("GRM2003", v.Pos, v.Path, fmt.Sprintf("%s wants %s, not %s", lastName(v.Path), t.Describe(), shown(v)), firstSentence(doc), typeRemedy(v, t))
 		}

@@ -19,7 +19,7 @@ func Compile(paths []string, opts Options) *Result {
 	res := &Result{}
 	for _, t := range opts.Tags {
 		if key, value, _ := strings.Cut(t, "="); tokenLike.MatchString(t) || secretName.MatchString(key) && !notSecret(value) {
-			res.Diagnostics.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: diag.Pos{File: "-t " + key, Line: 1, Column: 1}, Summary: "a literal secret in a tag", Remedy: secretRemedy})
+			res.Diagnostics.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: diag.Pos{File: "-t " + key}, Secret: true, Summary: "a literal secret in a tag", Remedy: secretRemedy})
 			return res
 		}
 	}
@@ -56,7 +56,7 @@ func Compile(paths []string, opts Options) *Result {
 		if remedy == "" {
 			remedy = "experiments here: " + strings.Join(known[:min(len(known), 20)], ", ")
 		}
-		res.Diagnostics.Add(diag.Diagnostic{Code: "GRM1012", Severity: diag.Error, Pos: diag.Pos{File: "--name", Line: 1, Column: 1}, Summary: fmt.Sprintf("no experiment is named %q", opts.Name), Remedy: remedy})
+		res.Diagnostics.Add(diag.Diagnostic{Code: "GRM1012", Severity: diag.Error, Pos: diag.Pos{File: "--name"}, Summary: fmt.Sprintf("no experiment is named %q", opts.Name), Remedy: remedy})
 	}
 	res.Diagnostics.Sort(opts.Strict)
 	return res

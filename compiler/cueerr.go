@@ -2,6 +2,8 @@ package compiler
 
 import (
 	"fmt"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -36,7 +38,7 @@ func (ev *evaluator) errors(err error, fallback diag.Pos) {
 			continue
 		}
 		slices.SortStableFunc(places, func(a, b diag.Pos) int { return fromFlag(b) - fromFlag(a) })
-		d := translate(format, args, msg, path)
+		d := translate(format, args, msg, strings.ReplaceAll(e.Error(), ev.src.dir+string(filepath.Separator), ""), path)
 		d.Severity, d.Path, d.Pos = diag.Error, path, fallback
 		if len(places) > 0 {
 			d.Pos = ev.best(places)
@@ -86,7 +88,7 @@ func (ev *evaluator) best(places []diag.Pos) diag.Pos {
 }
 
 // translate finds code and words for an error of CUE's by its message format.
-func translate(format string, args []any, msg, path string) diag.Diagnostic {
+func translate(format string, args []any, msg, full, path string) diag.Diagnostic {
 	has := func(s string) bool { return strings.Contains(format, s) || strings.Contains(msg, s) }
 	arg := func(i int) string {
 		if i < len(args) {
@@ -113,7 +115,7 @@ func translate(format string, args []any, msg, path string) diag.Diagnostic {
 	case has("out of bound"), has("invalid value"):
 		return diag.Diagnostic{Code: "GRM1007", Summary: name + " breaks a condition of your own package: " + msg, Remedy: "change the value, or the condition"}
 	case has("found packages"), has("import"), has("package"), has("module"), has("no files"), has("build constraints"):
-		return diag.Diagnostic{Code: "GRM1003", Summary: firstLine(msg), Remedy: "check the package clauses and imports; imports need a cue.mod folder at the root of the module"}
+		return diag.Diagnostic{Code: "GRM1003", Summary: regexp.MustCompile(`^(import failed: )+`).ReplaceAllString(firstLine(full), "import failed: "), Remedy: "check the package clauses and imports; imports need a cue.mod folder at the root of the module"}
 	case has("incomplete"), has("non-concrete"), has("unresolved"):
 		return diag.Diagnostic{Code: "GRM1006", Summary: name + " has no concrete value: " + firstLine(msg), Remedy: "give it a value here, by --set, or by a tag (-t)"}
 	default:

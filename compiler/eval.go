@@ -165,7 +165,7 @@ func (ev *evaluator) set(v cue.Value, arg string) cue.Value {
 	path, value, ok := strings.Cut(arg, "=")
 	name := "--set " + path
 	refuse := func(code, summary, detail, remedy string) cue.Value {
-		ev.diags.Add(diag.Diagnostic{Code: code, Severity: diag.Error, Pos: diag.Pos{File: name, Line: 1, Column: 1}, Path: path, Summary: summary, Detail: detail, Remedy: remedy})
+		ev.diags.Add(diag.Diagnostic{Code: code, Severity: diag.Error, Pos: diag.Pos{File: name}, Path: path, Summary: summary, Detail: detail, Remedy: remedy})
 		return v
 	}
 	p := cue.ParsePath(path)
@@ -268,13 +268,16 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 		}
 		out.Kind = tree.Struct
 		for it.Next() {
-			if it.Selector().LabelType() == cue.HiddenLabel {
-				ev.hide(path, it.Selector().String(), ev.keyPos(it.Value(), "", out.Pos))
-				continue
-			}
-			if it.Selector().LabelType() == cue.IndexLabel { // a list with a faulty element or of conflicting forms
+			switch it.Selector().LabelType() {
+			case cue.StringLabel:
+			case cue.IndexLabel: // a list with a faulty element or of conflicting forms
 				out.Kind = tree.List
 				out.Items = append(out.Items, ev.value(it.Value(), tree.Index(path, len(out.Items)), out.Pos))
+				continue
+			case cue.HiddenLabel:
+				ev.hide(path, it.Selector().String(), ev.keyPos(it.Value(), "", out.Pos))
+				continue
+			default: // a definition
 				continue
 			}
 			name := it.Selector().Unquoted()

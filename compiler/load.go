@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -27,6 +28,9 @@ const (
 	// maxNesting is how deep brackets may nest: the parser and the evaluator
 	// recurse, and a Go stack overflow can't be recovered from.
 	maxNesting = 500
+	// maxMembers is how many elements or fields one literal may have: CUE's
+	// evaluation time grows with their square (130,000 fields take half a minute).
+	maxMembers = 30_000
 	// GeneratedFile is the name of the file that `genrm schema --vendor` writes
 	// into an experiment package for stock CUE tools. The compiler passes over
 	// it, since it checks against the schema in its own way.
@@ -109,6 +113,8 @@ func expand(paths []string, diags *diag.List) []*source {
 				remedy = near
 			}
 			fail(path, "can't read this path: "+reason(err), remedy)
+		case info.IsDir() && filepath.Base(filepath.Clean(path)) == "cue.mod":
+			fail(path, "this folder marks a CUE module; it holds no experiment", "name a folder beside it")
 		case info.IsDir():
 			if s := folder(path, diags, false); s != nil {
 				out = append(out, s)
@@ -167,14 +173,14 @@ func packageName(s *source, except string) string {
 			return f.syntax.PackageName()
 		}
 	}
-	name := strings.Map(func(r rune) rune {
-		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, filepath.Base(s.dir))
-	return "e" + strings.TrimLeft(name, "_0123456789")
+	name := strings.TrimLeft(notIdentifier.ReplaceAllString(filepath.Base(s.dir), "_"), "_0123456789")
+	if name == "" {
+		return "experiment"
+	}
+	return name
 }
+
+var notIdentifier = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
 // add reads and parses one file. What is wrong with it is reported; then its
 // syntax stays nil and the package is not evaluated.
@@ -241,6 +247,26 @@ func (s *source) add(abs, shown string, diags *diag.List) {
 			}
 			refuse(pos, "GRM1001", "syntax error: "+fmt.Sprintf(format, args...), "see the CUE syntax: fields are `name: value`, one a line or parted by commas")
 		}
+		return
+	}
+	ast.Walk(syntax, func(n ast.Node) bool {
+		members := 0
+		switch n := n.(type) {
+		case *ast.ListLit:
+			members = len(n.Elts)
+		case *ast.StructLit:
+			members = len(n.Elts)
+		case *ast.File:
+			members = len(n.Decls)
+		}
+		if members > maxMembers && err == nil {
+			err = fs.ErrInvalid
+			pos := f.position(max(1, n.Pos().Line()), max(1, n.Pos().Column()))
+			refuse(pos, "GRM1002", fmt.Sprintf("%d values in one list or struct, more than %d", members, maxMembers), "keep data in a file of its own and name its path; split a sweep over several files")
+		}
+		return err == nil
+	}, nil)
+	if err != nil {
 		return
 	}
 	f.syntax = syntax

@@ -28,7 +28,7 @@ func notSecret(s string) bool {
 
 // secretText is what stands in for a literal secret from here on, so that no
 // error text, plan or artifact can hold it.
-const secretText = "redacted"
+const secretText = "\u27e8redacted\u27e9"
 
 const secretRemedy = `refer to it: {env: "NAME"} for a variable, {file: "/path"} for a file; it is read where the process starts`
 
