@@ -142,3 +142,26 @@ func FuzzCompile(f *testing.F) {
 		}
 	})
 }
+
+// TestSweepRefusesOnlyTheFaulty wants a mistake inside one experiment to refuse
+// that one alone, wherever it was found, and a mistake outside to refuse all.
+func TestSweepRefusesOnlyTheFaulty(t *testing.T) {
+	const good = `a: serve: instances: q: {engine: "sim", constant: "1"}`
+	for name, c := range map[string]struct{ text, plans string }{
+		"schema":     {`experiments: {` + good + `, b: serve: instances: q: {engine: "sim", constant: 1}}`, "a"},
+		"evaluation": {`experiments: {` + good + `, ab: serve: instances: q: {engine: "sim", constant: "1" & "2"}}`, "a"},
+		"rule":       {`experiments: {` + good + `, b: {}}`, "a"},
+		"outside":    {`experiments: {` + good + `}, _x: 1 & 2`, ""},
+		"secret":     {`experiments: {` + good + `}, _x: "hf_abcdefghijklmnopqrstuvwxyz"`, ""},
+		"none":       {`experiments: {` + good + `, b: serve: instances: q: {engine: "sim", echo: true}}`, "a b"},
+	} {
+		var got []string
+		res := compileFile(t, c.text, Options{})
+		for _, p := range res.Plans {
+			got = append(got, p.Name)
+		}
+		if s := strings.Join(got, " "); s != c.plans {
+			t.Errorf("%s: plans of %q, want %q: %v", name, s, c.plans, res.Diagnostics)
+		}
+	}
+}

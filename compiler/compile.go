@@ -29,11 +29,14 @@ func Compile(paths []string, opts Options) *Result {
 		if !src.parsed() || !src.clauses() {
 			continue
 		}
-		root, hidden := evaluate(src, opts, &res.Diagnostics)
-		if root == nil {
-			continue
+		found := src.found // of the whole package: what loading, evaluation and the top level have to say
+		root, hidden := evaluate(src, opts, &found)
+		var units []unit
+		if root != nil {
+			units = experiments(root, hidden, src, &found)
 		}
-		for _, e := range experiments(root, hidden, src, &res.Diagnostics) {
+		res.Diagnostics = append(res.Diagnostics, found...)
+		for _, e := range units {
 			known = append(known, e.name)
 			if opts.Name != "" && opts.Name != e.name && opts.Name != e.key {
 				continue
@@ -44,7 +47,7 @@ func Compile(paths []string, opts Options) *Result {
 			x.diags.Sort(opts.Strict)
 			x.plan.Diagnostics = x.diags
 			res.Diagnostics = append(res.Diagnostics, x.diags...)
-			if x.diags.HasErrors() {
+			if x.diags.HasErrors() || concerns(found, e.prefix) {
 				res.Refused = append(res.Refused, e.name)
 			} else {
 				res.Plans = append(res.Plans, x.plan)
@@ -60,6 +63,15 @@ func Compile(paths []string, opts Options) *Result {
 	}
 	res.Diagnostics.Sort(opts.Strict)
 	return res
+}
+
+// concerns reports whether an error of the package refuses the experiment at
+// prefix: every error does, but for those inside another experiment.
+func concerns(found diag.List, prefix string) bool {
+	return slices.ContainsFunc(found, func(d diag.Diagnostic) bool {
+		other := prefix != "" && strings.HasPrefix(d.Path, "experiments.") && d.Path != prefix && !strings.HasPrefix(d.Path, prefix+".")
+		return d.Severity == diag.Error && !other
+	})
 }
 
 // clauses reports whether every file of a folder has a package clause; what has

@@ -45,6 +45,7 @@ type source struct {
 	order []string         // absolute paths, sorted
 	skip  bool             // found by "...": passed over when it holds no experiment
 	name  string           // as the user named it
+	found diag.List        // what loading found in files that parse
 }
 
 // file is a file of the user.
@@ -270,7 +271,7 @@ func (s *source) add(abs, shown string, diags *diag.List) {
 		return
 	}
 	f.syntax = syntax
-	redactSecrets(f, diags)
+	redactSecrets(f, &s.found)
 }
 
 // offset converts a byte offset to a position.
