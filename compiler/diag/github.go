@@ -12,7 +12,8 @@ import (
 // and the escapes of actions/toolkit packages/core/src/command.ts.
 func (l List) GitHub(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	for _, d := range l {
+	for _, g := range l.grouped() {
+		d := g.Diagnostic
 		level := map[Severity]string{Error: "error", Warning: "warning", Note: "notice"}[d.Severity]
 		var props []string
 		if d.Pos.IsValid() {
@@ -22,7 +23,7 @@ func (l List) GitHub(w io.Writer) error {
 			}
 		}
 		props = append(props, "title="+property.Replace(d.Code))
-		fmt.Fprintf(b, "::%s %s::%s\n", level, strings.Join(props, ","), data.Replace(d.message()))
+		fmt.Fprintf(b, "::%s %s::%s\n", level, strings.Join(props, ","), data.Replace(g.message()))
 	}
 	return b.Flush()
 }
@@ -31,6 +32,14 @@ var (
 	data     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	property = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 )
+
+// message is the finding in plain text with the experiments that have it.
+func (g group) message() string {
+	if in := g.where(); in != "" {
+		return g.Diagnostic.message() + "\n" + in
+	}
+	return g.Diagnostic.message()
+}
 
 // message is the finding in plain text, without position and code.
 func (d Diagnostic) message() string {

@@ -62,6 +62,35 @@ func TestText(t *testing.T) {
 	}
 }
 
+// A reader of a sweep's findings must see which experiments have them, and the
+// same finding of a thousand experiments once.
+func TestSweepNamesExperiments(t *testing.T) {
+	bad := func(name, summary string) Diagnostic {
+		return Diagnostic{Code: "GRM1", Severity: Error, Pos: Pos{"a.cue", 3, 2}, Path: "experiments." + name + ".serve", Summary: summary, Remedy: "r"}
+	}
+	l := List{bad("a", "s"), bad(`"b-1.5"`, "s"), bad("c", "other"), {Code: "GRM1", Severity: Error, Pos: Pos{"a.cue", 3, 2}, Path: "serve", Summary: "s", Remedy: "r"}}
+	got := text(t, l, false)
+	for _, want := range []string{"  in 2 experiments: a, b-1.5\n", "  in experiment c\n", "4 errors in 1 file"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "error[GRM1]"); n != 3 {
+		t.Errorf("%d findings printed, want 3:\n%s", n, got)
+	}
+	var b bytes.Buffer
+	if err := l.GitHub(&b); err != nil || strings.Count(b.String(), "::error") != 3 || !strings.Contains(b.String(), "help: r%0Ain 2 experiments: a, b-1.5\n") {
+		t.Errorf("%v, got:\n%s", err, b.String())
+	}
+	l = nil
+	for i := range 100 {
+		l.Add(bad("n"+strings.Repeat("x", i), "s"))
+	}
+	if got := text(t, l, false); !strings.Contains(got, "in 100 experiments: n, nx, ") || !strings.Contains(got, " and 92 more\n") {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
 func TestTextNeverShowsASecretLine(t *testing.T) {
 	l := List{
 		{Code: "GRM2001", Severity: Error, Pos: Pos{"a.cue", 5, 17}, Summary: "unknown field oops"},

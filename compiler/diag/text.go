@@ -33,8 +33,9 @@ const (
 )
 
 // Text prints the list for people: position, severity and code, summary, the
-// source line with a caret, detail, remedy and related places, and after errors
-// a line that counts them. A line that holds a secret is never printed, whatever
+// source line with a caret, the experiment if the package holds several, detail, remedy
+// and related places, and after errors a line that counts them. What is wrong in
+// the same way in many experiments of a sweep is printed once. A line that holds a secret is never printed, whatever
 // else is found on it.
 func (l List) Text(w io.Writer, opts TextOptions) error {
 	p := printer{w: bufio.NewWriter(w), opts: opts, files: map[string][]string{}, secret: map[Pos]bool{}}
@@ -43,8 +44,8 @@ func (l List) Text(w io.Writer, opts TextOptions) error {
 			p.secret[Pos{File: d.Pos.File, Line: d.Pos.Line}] = true
 		}
 	}
-	for _, d := range l {
-		p.diagnostic(d)
+	for _, g := range l.grouped() {
+		p.diagnostic(g)
 	}
 	if l.HasErrors() {
 		fmt.Fprintln(p.w, l.Count())
@@ -101,7 +102,8 @@ func (p *printer) paint(colour, s string) string {
 	return colour + s + reset
 }
 
-func (p *printer) diagnostic(d Diagnostic) {
+func (p *printer) diagnostic(g group) {
+	d := g.Diagnostic
 	colour := map[Severity]string{Error: red, Warning: yellow, Note: cyan}[d.Severity]
 	place := ""
 	if d.Pos.IsValid() {
@@ -109,6 +111,9 @@ func (p *printer) diagnostic(d Diagnostic) {
 	}
 	fmt.Fprintf(p.w, "%s%s: %s\n", place, p.paint(colour, fmt.Sprintf("%s[%s]", d.Severity, d.Code)), p.paint(bold, visible(d.Summary)))
 	p.snippet(d.Pos, colour)
+	if in := g.where(); in != "" {
+		p.lines("  ", in)
+	}
 	if d.Detail != "" {
 		p.lines("  ", d.Detail)
 	}
