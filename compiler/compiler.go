@@ -161,3 +161,21 @@ func positions(root *tree.Value, prefix string) map[string]diag.Pos {
 	walk(root)
 	return m
 }
+
+// setEnv adds a user's environment block to env, in his order: text literally,
+// secrets as the references that they are.
+func setEnv(env *plan.Env, block *tree.Value) {
+	if !block.OK() {
+		return
+	}
+	for _, f := range block.Fields {
+		switch {
+		case f.Value.Kind == tree.String:
+			env.Set(f.Name, plan.EnvValue{Text: plan.Lit(f.Value.Text)})
+		case f.Value.Field("env").OK():
+			env.Set(f.Name, plan.EnvValue{SecretEnv: f.Value.Field("env").Text})
+		case f.Value.Field("file").OK():
+			env.Set(f.Name, plan.EnvValue{SecretFile: f.Value.Field("file").Text})
+		}
+	}
+}

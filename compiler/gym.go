@@ -185,21 +185,7 @@ func hydraValue(v *tree.Value) string {
 
 func gymEnv(v *tree.Value) plan.Env {
 	env := plan.Env{}
-	if v.OK() {
-		for _, f := range v.Fields {
-			val := plan.EnvValue{}
-			switch {
-			case !f.Value.OK():
-				continue
-			case f.Value.Kind == tree.String:
-				val.Text = plan.Lit(f.Value.Text)
-			default:
-				val.SecretEnv, _ = f.Value.Field("env").AsString()
-				val.SecretFile, _ = f.Value.Field("file").AsString()
-			}
-			env.Set(f.Name, val)
-		}
-	}
+	setEnv(&env, v)
 	return env
 }
 

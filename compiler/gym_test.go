@@ -14,7 +14,6 @@ import (
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
-	"genrm.dev/genrm/compiler/rules"
 	"genrm.dev/genrm/compiler/tree"
 )
 
@@ -165,30 +164,6 @@ func TestGymBad(t *testing.T) {
 			}
 		}
 		*v = saved
-	}
-}
-
-func TestGymPages(t *testing.T) {
-	t.Parallel()
-	for _, code := range rules.Codes() {
-		if !strings.HasPrefix(code, "GRM50") {
-			continue
-		}
-		page, ok := rules.Lookup(code)
-		if !ok {
-			t.Errorf("%s cannot be read", code)
-			continue
-		}
-		if !slices.ContainsFunc(gymCompile(t, page.Wrong).diags, func(d diag.Diagnostic) bool {
-			return d.Code == code && strings.Contains(page.Severity, string(d.Severity))
-		}) {
-			t.Errorf("%s: the wrong example does not raise it", code)
-		}
-		for _, d := range gymCompile(t, page.Right).diags {
-			if d.Severity == diag.Error || d.Code == code {
-				t.Errorf("%s: the right example raises %s: %s", code, d.Code, d.Summary)
-			}
-		}
 	}
 }
 

@@ -164,16 +164,7 @@ func (r *relaxRun) environment() {
 		env.Set(v.name, plan.EnvValue{Text: plan.Arg(v.value)})
 	}
 	user := r.w.Field("env")
-	for _, f := range fieldsOf(user) {
-		switch {
-		case f.Value.Kind == tree.String:
-			env.Set(f.Name, plan.EnvValue{Text: plan.Lit(f.Value.Text)})
-		case f.Value.Field("env").OK():
-			env.Set(f.Name, plan.EnvValue{SecretEnv: f.Value.Field("env").Text})
-		case f.Value.Field("file").OK():
-			env.Set(f.Name, plan.EnvValue{SecretFile: f.Value.Field("file").Text})
-		}
-	}
+	setEnv(env, user)
 	if r.w.Field("root") == nil && user.Field("PYTHONPATH") == nil {
 		e.fact("relax.root", "root is not stated: the command must be started in a folder and with a PYTHONPATH where Relax and Megatron are found")
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // TestRulePages runs the wrong and the right example of every page: the wrong
-// one must raise its code, the right one must be accepted without it.
+// one raises its code and nothing else, the right one nothing; notes apart.
 func TestRulePages(t *testing.T) {
 	for _, code := range rules.Codes() {
 		t.Run(code, func(t *testing.T) {
@@ -55,15 +55,27 @@ func TestRulePages(t *testing.T) {
 				}
 				return compiler.Compile([]string{path}, opts).Diagnostics
 			}
-			is := func(d diag.Diagnostic) bool { return d.Code == code }
-			if got := run(page.Wrong); !slices.ContainsFunc(got, is) {
-				t.Errorf("the wrong example does not raise it: %+v", got)
+			// Unavoidable company: 8302 warns of every vLLM on Ray until the release that Ray
+			// pins has a catalogue; 5025 needs the unknown release that 5022 warns of.
+			others := func(d diag.Diagnostic) bool {
+				return d.Code != code && d.Severity != diag.Note && d.Code != "GRM8302" && (code != "GRM5025" || d.Code != "GRM5022")
+			}
+			wrong := run(page.Wrong)
+			i := slices.IndexFunc(wrong, func(d diag.Diagnostic) bool {
+				return d.Code == code && strings.Contains(page.Severity, string(d.Severity))
+			})
+			if i < 0 || !wrong[i].Pos.IsValid() || wrong[i].Remedy == "" && wrong[i].Severity != diag.Note {
+				t.Errorf("the wrong example does not raise it, with its severity, a place and a remedy: %+v", wrong)
+			}
+			if j := slices.IndexFunc(wrong, others); j >= 0 {
+				t.Errorf("the wrong example raises more: %+v", wrong[j])
 			}
 			if code == "GRM1010" {
 				return // the mistake is in the flag
 			}
-			if got := run(page.Right); slices.ContainsFunc(got, is) || got.HasErrors() {
-				t.Errorf("the right example raises %+v", got)
+			right := run(page.Right)
+			if j := slices.IndexFunc(right, func(d diag.Diagnostic) bool { return d.Code == code || others(d) }); j >= 0 {
+				t.Errorf("the right example raises %+v", right[j])
 			}
 		})
 	}

@@ -523,16 +523,7 @@ func (s *serveRun) env(kind string, v *tree.Value) plan.Env {
 		// engines that start together may choose the same.
 		env.Set("VLLM_PORT", plan.EnvValue{Text: plan.Port("vllm")})
 	}
-	for _, f := range fieldsOf(v.Field("env")) {
-		switch {
-		case f.Value.Kind == tree.String:
-			env.Set(f.Name, plan.EnvValue{Text: plan.Lit(f.Value.Text)})
-		case f.Value.Field("env").OK():
-			env.Set(f.Name, plan.EnvValue{SecretEnv: f.Value.Field("env").Text})
-		case f.Value.Field("file").OK():
-			env.Set(f.Name, plan.EnvValue{SecretFile: f.Value.Field("file").Text})
-		}
-	}
+	setEnv(&env, v.Field("env"))
 	return env
 }
 

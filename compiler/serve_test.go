@@ -11,7 +11,6 @@ import (
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
-	"genrm.dev/genrm/compiler/rules"
 )
 
 // codes lists the codes of what is not a note, sorted, each once.
@@ -237,33 +236,6 @@ func TestGatewayArtifact(t *testing.T) {
 	var back map[string]any
 	if err := json.Unmarshal(data, &back); err != nil || strings.Contains(string(data), "null") {
 		t.Errorf("plan JSON: %v\n%s", err, data)
-	}
-}
-
-// TestServePages runs the examples of the pages of flags, serve and sizes.
-func TestServePages(t *testing.T) {
-	n := 0
-	for _, code := range rules.Codes() {
-		if !strings.HasPrefix(code, "GRM30") && !strings.HasPrefix(code, "GRM60") && !strings.HasPrefix(code, "GRM700") {
-			continue
-		}
-		n++
-		t.Run(code, func(t *testing.T) {
-			p, ok := rules.Lookup(code)
-			if !ok {
-				t.Fatal("the page cannot be read")
-			}
-			wrong := compileCUE(t, p.Wrong).diags
-			if len(wrong) == 0 || slices.ContainsFunc(wrong, func(d diag.Diagnostic) bool { return d.Code != code }) {
-				t.Errorf("the wrong example does not raise it alone:%s", describe(wrong))
-			}
-			if right := compileCUE(t, p.Right).diags; len(right) > 0 {
-				t.Errorf("the right example:%s", describe(right))
-			}
-		})
-	}
-	if n < 25 {
-		t.Errorf("only %d pages", n)
 	}
 }
 

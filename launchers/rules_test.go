@@ -6,9 +6,21 @@ import (
 	"strings"
 	"testing"
 
+	"genrm.dev/genrm/compiler"
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
+	"os"
+	"path/filepath"
 )
+
+func vet(t *testing.T, src string, target plan.Target) diag.List {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "experiment.cue")
+	if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return compiler.Compile([]string{file}, compiler.Options{Checks: Checkers(), Target: target}).Diagnostics
+}
 
 // TestTargetRules: more cases of the rules whose pages show one.
 func TestTargetRules(t *testing.T) {
