@@ -17,10 +17,6 @@ import (
 // errors translates errors of CUE's into diagnostics, each once, in the user's
 // words and at the user's places. fallback is used where CUE knows no place.
 func (ev *evaluator) errors(err error, fallback diag.Pos) {
-	type group struct {
-		d     diag.Diagnostic
-		first int
-	}
 	for _, e := range cueerrors.Errors(err) {
 		format, args := e.Msg()
 		path := cuePath(e.Path())

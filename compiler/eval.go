@@ -49,12 +49,13 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 	if src.importsSchema() {
 		cfg.Overlay = schemaOverlay(src.dir)
 	}
+	ctx := cuecontext.New()
 	build := func() (cue.Value, error) {
 		inst := load.Instances(src.args, cfg)[0]
 		if inst.Err != nil {
 			return cue.Value{}, inst.Err
 		}
-		return cuecontext.New().BuildInstance(inst), inst.Err // building may set it
+		return ctx.BuildInstance(inst), inst.Err // building may set it
 	}
 	v, err := build()
 	if err != nil && ev.standIns(err) {
@@ -65,7 +66,7 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 		return nil, nil
 	}
 	for _, set := range opts.Sets {
-		v = ev.set(v, set)
+		v = ev.set(ctx, v, set)
 	}
 	root = ev.value(v, "", diag.Pos{File: src.files[src.order[0]].shown, Line: 1, Column: 1})
 	if err := v.Err(); err != nil { // what hidden fields and definitions got wrong
@@ -161,7 +162,7 @@ func schemaOverlay(dir string) map[string]load.Source {
 }
 
 // set unifies one --set path=value with the package.
-func (ev *evaluator) set(v cue.Value, arg string) cue.Value {
+func (ev *evaluator) set(ctx *cue.Context, v cue.Value, arg string) cue.Value {
 	path, value, ok := strings.Cut(arg, "=")
 	name := "--set " + path
 	refuse := func(code, summary, detail, remedy string) cue.Value {
@@ -194,8 +195,7 @@ func (ev *evaluator) set(v cue.Value, arg string) cue.Value {
 	}
 	ev.src.files[name] = f
 	f.syntax = &ast.File{}
-	filled := v.Context().BuildExpr(x)
-	return v.FillPath(p, filled)
+	return v.FillPath(p, ctx.BuildExpr(x))
 }
 
 // labelOnly looks for bare words in the value of a field of a --set value, since

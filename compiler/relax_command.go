@@ -175,11 +175,3 @@ func (r *relaxRun) environment() {
 		e.fact("relax.args", "Relax's default is enable_affinity; on Ray clusters without its node labels placement then waits for ever: set args: enable_affinity: false there")
 	}
 }
-
-// fieldsOf returns the members of v, none for nil.
-func fieldsOf(v *tree.Value) []tree.Field {
-	if v == nil {
-		return nil
-	}
-	return v.Fields
-}

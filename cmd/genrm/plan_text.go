@@ -259,7 +259,7 @@ func draw(b *bytes.Buffer, title, columns string, rows []row, size, per int, lab
 	for _, r := range rows {
 		wide = max(wide, len([]rune(r.name)))
 	}
-	type block struct{ first, last, label, head, body string }
+	type block struct{ first, last, head, body string }
 	var blocks []block
 	for from := 0; from < size; from += per {
 		to := min(from+per, size)

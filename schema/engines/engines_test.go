@@ -319,7 +319,7 @@ func TestCheck(t *testing.T) {
 
 // Objects may come as any map, struct or pointer: the compiler has an ordered one of its own.
 func TestCheckObject(t *testing.T) {
-	type ordered struct{ keys []string }
+	type ordered struct{ Keys []string }
 	f := lookup(t, Latest("vllm"), "compilation_config")
 	for _, value := range []any{map[string]any{}, map[string]json.RawMessage{}, ordered{}, &ordered{}} {
 		if err := f.Check(value); err != nil {
