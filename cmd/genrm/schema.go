@@ -14,6 +14,7 @@ import (
 
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/parser"
+	"cuelang.org/go/mod/modfile"
 )
 
 type schemaCmd struct {
@@ -64,7 +65,11 @@ func (c *schemaCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		if _, err := os.Stat(filepath.Join(mod, "cue.mod", "module.cue")); errors.Is(err, fs.ErrNotExist) {
+		if have, err := os.ReadFile(filepath.Join(mod, "cue.mod", "module.cue")); err == nil {
+			if err := knowsExplicitOpen(have, filepath.Join(mod, "cue.mod", "module.cue")); err != nil {
+				return err
+			}
+		} else if errors.Is(err, fs.ErrNotExist) {
 			add(filepath.Join(mod, "cue.mod", "module.cue"), []byte("// "+schemaMark+" Rename the module as you like.\nmodule: \"experiments.example\"\nlanguage: version: \"v0.17.1\"\n"))
 		}
 		vendored, err := vendoredFiles()
@@ -103,6 +108,21 @@ func (c *schemaCmd) Run(a *app) error {
 		if filepath.Base(path) == schemaLink {
 			fmt.Fprintln(a.stdout, path)
 		}
+	}
+	return nil
+}
+
+// knowsExplicitOpen refuses a module whose language is older than v0.15.0, the
+// first that knows @experiment(explicitopen): stock cue would refuse every file
+// of ours there. A module file that does not parse is left to stock cue.
+func knowsExplicitOpen(text []byte, path string) error {
+	mod, err := modfile.ParseNonStrict(text, path)
+	if err != nil || mod.Language == nil || mod.Language.Version == "" {
+		return nil
+	}
+	var minor int
+	if n, _ := fmt.Sscanf(mod.Language.Version, "v0.%d.", &minor); n == 1 && minor < 15 {
+		return fmt.Errorf("%s: the module's language is CUE %s, and the schema needs v0.15.0 or newer, so nothing was written\nSet language: version: \"v0.15.0\" in it, and run this again", path, mod.Language.Version)
 	}
 	return nil
 }
