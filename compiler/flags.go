@@ -183,8 +183,12 @@ func (e *experiment) renderFlag(r flagRules, f engines.Flag, v *tree.Value) []pl
 		}
 	}
 	if err := f.Check(v.Any()); err != nil {
-		e.report("GRM3002", diag.Error, v, fmt.Sprintf("%s of %s is %s: %s", f.Flag, programOf(r.cat), v.Kind, err),
-			"", valueRemedy(f, v))
+		takes := strings.TrimPrefix(err.Error(), "want ")
+		if r.cat.Engine == "relax" {
+			takes = strings.TrimSuffix(takes, ", or null") // the schema refuses null in args
+		}
+		e.report("GRM3002", diag.Error, v, fmt.Sprintf("%s is %s, but %s of %s takes %s", f.Name, shown(v), f.Flag, programOf(r.cat), takes),
+			"", valueRemedy(f, v, takes))
 		return nil
 	}
 	if v.Kind == tree.Null {
@@ -221,8 +225,9 @@ func (e *experiment) renderFlag(r flagRules, f engines.Flag, v *tree.Value) []pl
 	return e.renderWords(r, f, []*tree.Value{v})
 }
 
-// valueRemedy says what to type instead of a value that a flag does not take.
-func valueRemedy(f engines.Flag, v *tree.Value) string {
+// valueRemedy says what to type instead of a value that a flag does not take,
+// whose words for what it takes are given.
+func valueRemedy(f engines.Flag, v *tree.Value, takes string) string {
 	if v.Kind == tree.String {
 		if bare, err := tree.ParseJSON(v.Text); err == nil && bare.Kind != tree.String && f.Check(bare.Any()) == nil {
 			return "write it without the quotes: " + bare.JSON()
@@ -241,7 +246,7 @@ func valueRemedy(f engines.Flag, v *tree.Value) string {
 	if text := tree.Text(v.JSON()); v.Kind != tree.Struct && v.Kind != tree.List && v.Kind != tree.Null && f.Check(text.Any()) == nil {
 		return "write it with quotes: " + text.JSON()
 	}
-	return "write the value in that form"
+	return "write " + takes
 }
 
 func words1(s string) []plan.Arg {

@@ -59,9 +59,10 @@ func TestFlagFindings(t *testing.T) {
 		{"unknown", "vllm", `{enable_prefix_cachin: true}`, `[]`, "", []string{"GRM3001 enable_prefix_cachin is no flag of vLLM 0.24.0"}},
 		{"of the other engine", "vllm", `{disable_radix_cache: true}`, `[]`, "", []string{"GRM3001 disable_radix_cache is no flag of vLLM 0.24.0"}},
 		{"wrong type", "vllm", `{max_num_seqs: "many", dtype: "fp16"}`, `[]`, "", []string{
-			"GRM3002 --max-num-seqs of vLLM 0.24.0 is a string: want an integer, or null", "GRM3002 --dtype of vLLM 0.24.0 is a string: want one of: auto, bfloat16, float, float16, float32, half"}},
+			`GRM3002 max_num_seqs is "many", but --max-num-seqs of vLLM 0.24.0 takes an integer, or null`, `GRM3002 dtype is "fp16", but --dtype of vLLM 0.24.0 takes one of: auto, bfloat16, float, float16, float32, half`}},
+		{"null is no advice in args, where the schema refuses it", "relax", `{global_batch_size: "many"}`, `[]`, "", []string{`GRM3002 global_batch_size is "many", but --global-batch-size of Relax's train.py takes an integer`}},
 		{"null for what may be absent", "vllm", `{revision: null}`, `[]`, "", none},
-		{"null", "vllm", `{dtype: null}`, `[]`, "", []string{"GRM3002 --dtype of vLLM 0.24.0 is null: want one of: auto, bfloat16, float, float16, float32, half"}},
+		{"null", "vllm", `{dtype: null}`, `[]`, "", []string{"GRM3002 dtype is null, but --dtype of vLLM 0.24.0 takes one of: auto, bfloat16, float, float16, float32, half"}},
 		{"quoted JSON", "vllm", `{hf_overrides: "'{\"architectures\":[\"A\"]}'"}`, `[]`, "", []string{"GRM3011 --hf-overrides is not a JSON object: it begins with a quote character"}},
 		{"quoted JSON in a text flag", "sglang", `{json_model_override_args: "'{}'"}`, `[]`, "", []string{"GRM3011 --json-model-override-args is not a JSON object or list: it begins with a quote character"}},
 		{"duplicate key", "vllm", `{hf_overrides: "{\"a\":1,\"a\":2}"}`, `[]`, "", []string{`GRM3011 --hf-overrides has a duplicate key "a"`}},
@@ -138,7 +139,7 @@ func TestValueRemedies(t *testing.T) {
 		{`{dtype: "bflot16"}`, `did you mean "bfloat16" or "float16"?`},
 		{`{middleware: "a"}`, `write a list of one: ["a"]`},
 		{`{revision: 1}`, `write it with quotes: "1"`},
-		{`{max_num_seqs: true}`, "write the value in that form"},
+		{`{max_num_seqs: true}`, "write an integer, or null"},
 	} {
 		root := cueText(t, "config: "+c.config)
 		e := &experiment{root: root, plan: &plan.Plan{}}
