@@ -300,9 +300,13 @@ func (r *relaxRun) colocated() {
 	if l.floored > 0 {
 		detail += fmt.Sprintf(" (%d rounded down to whole nodes of %d)", l.floored, gpusPerNode)
 	}
-	detail += ". Split needs R + G = A; shared needs R = G = A. Relax refuses anything else."
+	relation := "="
+	if r.version == "inference-defer" {
+		relation = "≤"
+	}
+	detail += ". Split needs R + G " + relation + " A; shared needs R = G = A. Relax refuses anything else."
 	remedy := "nearest valid: " + strings.Join(nearestLayouts(a, rollout, genrm, l.critic), "; or ")
-	if rollout+genrm < a {
+	if rollout+genrm < a && r.version != "inference-defer" {
 		remedy += `. With relax_version: "inference-defer" R + G may be less than A`
 	}
 	p.Mode = plan.Split

@@ -154,6 +154,18 @@ func onlyPlan(t testing.TB, r *Result) *plan.Plan {
 	return r.Plans[0]
 }
 
+// The text of a refused layout must hold for the line of Relax that is stated.
+func TestRefusedLayoutNamesTheLinesRule(t *testing.T) {
+	for version, want := range map[string]string{"guide": "R + G = A", "inference-defer": "R + G ≤ A"} {
+		diags := compileRelaxText(t, `name: "x", relax: {colocate: true, relax_version: "`+version+`"
+			resource: {actor: [1, 8], rollout: [1, 6], genrm: [1, 4]}
+			genrm_instances: a: {model_path: "/m", num_gpus: 4}, custom_rm_path: "a.b"}`).Diagnostics
+		if len(diags) != 1 || diags[0].Code != "GRM4008" || !strings.Contains(diags[0].Detail, want) {
+			t.Errorf("%s: want %q in%s", version, want, describe(diags))
+		}
+	}
+}
+
 func describe(l diag.List) string {
 	var b strings.Builder
 	for _, d := range l.Sorted() {
