@@ -73,6 +73,9 @@ func (e *experiment) judgeSanity(j judge) {
 	if off, ok := j.sampling.Lookup("chat_template_kwargs", "enable_thinking").AsBool(); ok && !off {
 		thinks = false
 	}
+	if j.strict && j.model.OK() && facts.Field("reasoning") == nil && j.sampling.Lookup("chat_template_kwargs", "enable_thinking") == nil {
+		e.fact(e.relative(j.model), "not checked that the judge answers without thinking first, as dapo-genrm's exact \"1\" needs: models states no reasoning of "+e.modelText(j.model))
+	}
 	if thinks && (j.strict || response > 0 && response < shortVerdict) {
 		detail := fmt.Sprintf("The model writes its thoughts before its verdict; a verdict of at most %d tokens is likely cut off before it is reached, and reads as 0.", response)
 		if j.strict {

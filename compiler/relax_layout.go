@@ -578,7 +578,7 @@ func (r *relaxRun) place() {
 			p.Cluster.Nodes = p.Cluster.NodesNeeded
 		} else if p.Cluster.Nodes < p.Cluster.NodesNeeded {
 			r.e.report("GRM7014", diag.Error, r.e.root.Lookup("cluster", "nodes"), fmt.Sprintf("the run needs %d GPUs, but the cluster has %d", total, p.Cluster.Nodes*perNode),
-				fmt.Sprintf("%s = %d GPUs; %d nodes × %d = %d. Ray would wait for the rest for ever.", r.pools(offset, size), total, p.Cluster.Nodes, perNode, p.Cluster.Nodes*perNode),
+				fmt.Sprintf("%s = %d GPUs; %s × %d = %d. Ray would wait for the rest for ever.", r.pools(offset, size), total, nodes(p.Cluster.Nodes), perNode, p.Cluster.Nodes*perNode),
 				fmt.Sprintf("use %d nodes, or give the roles fewer GPUs", p.Cluster.NodesNeeded), diag.Related{Pos: l.resource.Pos, Message: "the GPUs of the roles"})
 		}
 	}

@@ -166,6 +166,30 @@ func TestRefusedLayoutNamesTheLinesRule(t *testing.T) {
 	}
 }
 
+// A check that could not be made is said: dapo-genrm's exact verdict needs a
+// judge that does not think first.
+func TestUnknownReasoningIsSaid(t *testing.T) {
+	for rest, want := range map[string]bool{
+		"":                               true,
+		`models: "/m": reasoning: false`: false,
+		`relax: genrm_sampling_config: chat_template_kwargs: enable_thinking: false`: false,
+	} {
+		res := compileRelaxText(t, `name: "x"
+relax: {colocate: true, resource: {actor: [1, 8], rollout: [1, 4], genrm: [1, 4]}
+	genrm_model_path: "/m", rm_type: "dapo-genrm", reward_key: "score"}
+`+rest)
+		if len(res.Plans) != 1 {
+			t.Fatal(describe(res.Diagnostics))
+		}
+		said := slices.ContainsFunc(res.Plans[0].Facts, func(f plan.Fact) bool {
+			return f.Path == "relax.genrm_model_path" && strings.Contains(f.Text, "without thinking first")
+		})
+		if said != want {
+			t.Errorf("%q: said %v, want %v", rest, said, want)
+		}
+	}
+}
+
 func describe(l diag.List) string {
 	var b strings.Builder
 	for _, d := range l.Sorted() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment qwen3-4b-genrm-async, plan sha256:1c3758698eb0363513971817cfbd209c89dbd4024a3135b475df07bee94c3c4b. Do not edit.
+# Made by genrm from experiment qwen3-4b-genrm-async, plan sha256:92103d5e46135d2d61c1e2456426c5a6a69aeb0a125bafdc1f15bd45eea52f40. Do not edit.
 set -euo pipefail
 
 # Environment.

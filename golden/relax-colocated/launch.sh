@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment qwen3-4b-genrm-colocated, plan sha256:afafc5955c23b77a070b2116da2840feb3786c3214173f55d04172bca1aa7a8b. Do not edit.
+# Made by genrm from experiment qwen3-4b-genrm-colocated, plan sha256:a41834e96747bf966317ceaf691a8da56390b0b551fa8fb45dbc9f2899a6e114. Do not edit.
 set -euo pipefail
 
 # Environment.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment qwen3-4b-genrm-split, plan sha256:88c4ff584f2905943425142c4140016fcf110d360dae91d85dd0130b1b62f955. Do not edit.
+# Made by genrm from experiment qwen3-4b-genrm-split, plan sha256:d9f4de74a4b482c3d8323452b9235c32d3297a8f732b768a4e17fd800c55661c. Do not edit.
 set -euo pipefail
 
 # Environment.
