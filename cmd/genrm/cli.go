@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"genrm.dev/genrm/compiler"
 )
 
 // Exit statuses, on which scripts rely. After signal n it is 128+n.
@@ -151,7 +153,7 @@ func run(a *app, args []string) (code int) {
 		if errors.As(err, &pe) && pe.Context != nil && pe.Context.Command() != "" {
 			hint = "genrm " + firstWords(pe.Context.Command()) + " --help"
 		}
-		fmt.Fprintf(a.stderr, "genrm: %v\nRun `%s` for usage.\n", err, hint)
+		fmt.Fprintf(a.stderr, "genrm: %s\nRun `%s` for usage.\n", safe(err), hint)
 		return exitUsage
 	}
 	return a.status(ctx.Run(a))
@@ -166,11 +168,20 @@ func (a *app) status(err error) int {
 	case errors.Is(err, errReported):
 		return exitInput
 	case errors.As(err, &usage):
-		fmt.Fprintf(a.stderr, "genrm: %v\n", err)
+		fmt.Fprintf(a.stderr, "genrm: %s\n", safe(err))
 		return exitUsage
 	}
-	fmt.Fprintf(a.stderr, "genrm: %v\n", err)
+	fmt.Fprintf(a.stderr, "genrm: %s\n", safe(err))
 	return exitInput
+}
+
+// safe is the text of an error, unless it would repeat a secret that was typed
+// on the command line: CI keeps what is printed.
+func safe(err error) string {
+	if compiler.LooksSecret(err.Error()) {
+		return `an argument holds what looks like an access token, which is not repeated here; refer to secrets in the file by {env: "NAME"} or {file: "/path"}`
+	}
+	return err.Error()
 }
 
 // newParser builds the command line's model, which help, parsing and completion

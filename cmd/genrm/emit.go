@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"genrm.dev/genrm/compiler/emit"
@@ -85,6 +84,7 @@ func (c *emitCmd) Run(a *app) error {
 // emitted returns the files of all plans, in a folder for each if several.
 func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 	var all []emit.File
+	seen := map[string]bool{}
 	for _, p := range plans {
 		files, err := emit.Files(p)
 		if err != nil {
@@ -94,9 +94,10 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 			if several {
 				f.Name = p.Name + "/" + f.Name
 			}
-			if slices.ContainsFunc(all, func(g emit.File) bool { return g.Name == f.Name }) {
-				return nil, fmt.Errorf("two experiments are called %s", p.Name)
+			if seen[f.Name] {
+				return nil, fmt.Errorf("two experiments are called %s, so that both would be written to the same folder; give one another name, or name one PATH at a time", p.Name)
 			}
+			seen[f.Name] = true
 			all = append(all, f)
 		}
 	}
