@@ -18,7 +18,7 @@ test: check unit drift
 
 # Form and suspicious constructs.
 check:
-	@files=$$(git ls-files -co --exclude-standard '*.go' | xargs -r ls -d 2>/dev/null | xargs gofmt -l); \
+	@files=$$(git ls-files -co --exclude-standard '*.go' | { xargs ls -d 2>/dev/null || true; } | xargs gofmt -l); \
 		if [[ -n $$files ]]; then echo "not formatted by gofmt:"; echo "$$files"; exit 1; fi
 	go vet ./...
 	go run $(STATICCHECK) ./...
@@ -30,9 +30,9 @@ unit:
 # stay as it was: nothing recorded is out of date or left over.
 drift:
 	@d=$$(mktemp -d); trap 'rm -rf "$$d"' EXIT; \
-		git ls-files -co --exclude-standard -z | xargs -0 ls -d 2>/dev/null | tar -c -T - | tar -x -C "$$d"; \
+		git ls-files -co --exclude-standard -z | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$$d"; \
 		cp -a "$$d/." "$$d.was"; trap 'rm -rf "$$d" "$$d.was"' EXIT; \
-		(cd "$$d" && go mod tidy && GENRM_UPDATE=1 GOFLAGS=-trimpath go test -count=1 ./cmd/genrm >/dev/null); \
+		(cd "$$d" && go mod tidy && GENRM_UPDATE=1 GOFLAGS=-trimpath go test -count=1 ./cmd/genrm >drift.log 2>&1 || { cat drift.log; exit 1; }; rm drift.log); \
 		diff -r "$$d.was" "$$d" || { echo "recorded outputs are out of date: run GENRM_UPDATE=1 go test ./cmd/genrm"; exit 1; }
 
 e2e:
