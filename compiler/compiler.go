@@ -86,6 +86,7 @@ func compileExperiment(root *tree.Value, prefix, name string, opts Options) *exp
 	if t, ok := root.Field("target").AsString(); ok && e.plan.Target == "" {
 		e.plan.Target = plan.Target(t)
 	}
+	e.secretWords("", root)
 	e.cluster()
 	for _, t := range plan.Targets {
 		if v := root.Field(string(t)); v.OK() {
