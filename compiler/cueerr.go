@@ -37,7 +37,7 @@ func (ev *evaluator) errors(err error, fallback diag.Pos) {
 		d := translate(format, args, msg, strings.ReplaceAll(e.Error(), ev.src.dir+string(filepath.Separator), ""), path)
 		d.Severity, d.Path, d.Pos = diag.Error, path, fallback
 		if len(places) > 0 {
-			d.Pos = ev.best(places)
+			d.Pos = ev.best(path, places)
 			if fromFlag(places[0]) == 1 && len(places) > 1 { // --set against the file: name these two
 				places = []diag.Pos{d.Pos, places[0]}
 			}
@@ -50,6 +50,12 @@ func (ev *evaluator) errors(err error, fallback diag.Pos) {
 		if d.Code == "GRM1004" && len(d.Related) > 0 {
 			d.Detail = fmt.Sprintf("%s and %s both set it.", d.Pos, d.Related[0].Pos)
 		}
+		if secretPath(path) && (d.Code == "GRM1004" || d.Code == "GRM1007") { // these quote values
+			d.Secret, d.Detail = true, ""
+			d.Summary = path + ": this expression of a secret has no value"
+			d.Remedy = secretRemedy
+		}
+		d.Summary = tokenLike.ReplaceAllString(d.Summary, secretText)
 		// One finding a path: CUE reports each branch of a failed disjunction
 		// and each step of a chain of references.
 		key := d.Code + "\x00" + path
@@ -71,8 +77,21 @@ func fromFlag(p diag.Pos) int {
 	return 0
 }
 
-// best picks the place to show: the first in the user's own package.
-func (ev *evaluator) best(places []diag.Pos) diag.Pos {
+// best picks the place to show: the value behind the key that the files write out
+// for the path, so that a mistake is shown where it is made and not at the
+// definition or pattern that it breaks; else the first in the user's own package.
+func (ev *evaluator) best(path string, places []diag.Pos) diag.Pos {
+	if n, ok := ev.index()[path]; ok {
+		key, at := ev.src.pos(n.Pos()), diag.Pos{}
+		for _, p := range places {
+			if p.File == key.File && p.Line == key.Line && p.Column > key.Column && (at.Column == 0 || p.Column < at.Column) {
+				at = p
+			}
+		}
+		if at.Column > 0 {
+			return at
+		}
+	}
 	for _, abs := range ev.src.order {
 		for _, p := range places {
 			if p.File == ev.src.files[abs].shown {
@@ -111,7 +130,7 @@ func translate(format string, args []any, msg, full, path string) diag.Diagnosti
 	case has("out of bound"), has("invalid value"):
 		return diag.Diagnostic{Code: "GRM1007", Summary: name + " breaks a condition of your own package: " + msg, Remedy: "change the value, or the condition"}
 	case has("found packages"), has("import"), has("package"), has("module"), has("no files"), has("build constraints"):
-		return diag.Diagnostic{Code: "GRM1003", Summary: regexp.MustCompile(`^(import failed: )+`).ReplaceAllString(firstLine(full), "import failed: "), Remedy: "check the package clauses and imports; imports need a cue.mod folder at the root of the module"}
+		return diag.Diagnostic{Code: "GRM1003", Summary: regexp.MustCompile(`^(import failed: ([^ ]+:[0-9]+:[0-9]+: )?)+`).ReplaceAllString(firstLine(full), "import failed: "), Remedy: "check the package clauses and imports; imports need a cue.mod folder at the root of the module"}
 	case has("incomplete"), has("non-concrete"), has("unresolved"):
 		return diag.Diagnostic{Code: "GRM1006", Summary: name + " has no concrete value: " + firstLine(msg), Remedy: "give it a value here, by --set, or by a tag (-t)"}
 	default:

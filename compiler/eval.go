@@ -30,6 +30,8 @@ type evaluator struct {
 	keys     map[string]ast.Node
 	standin  map[diag.Pos]bool       // places of unresolved names that were reported
 	hidden   map[string][]tree.Field // hidden fields (_x) by the path of their struct
+	unnamed  map[place]bool          // names that nothing defines
+	dropped  map[place]bool          // imports that were taken out
 }
 
 // evaluate evaluates a package by itself, without the schema: what the schema
@@ -44,7 +46,8 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 			root = nil
 		}
 	}()
-	ev := &evaluator{src: src, diags: diags, reported: map[string]bool{}, standin: map[diag.Pos]bool{}}
+	ev := &evaluator{src: src, diags: diags, reported: map[string]bool{}, standin: map[diag.Pos]bool{},
+		unnamed: map[place]bool{}, dropped: map[place]bool{}}
 	cfg := &load.Config{Dir: src.dir, Tags: opts.Tags, ParseFile: ev.parseFile}
 	if src.importsSchema() {
 		cfg.Overlay = schemaOverlay(src.dir)
@@ -58,7 +61,7 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 		return ctx.BuildInstance(inst), inst.Err // building may set it
 	}
 	v, err := build()
-	if err != nil && ev.standIns(err) {
+	for err != nil && ev.standIns(err) { // each round takes out places that no earlier one did
 		v, err = build()
 	}
 	if err != nil {
@@ -75,24 +78,36 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 	return root, ev.hidden
 }
 
-// standIns reports every name that nothing defines and puts "_" in its place, so
-// that the rest of the package is evaluated: CUE gives up at the first such
-// name. It reports whether it found one; the trees are then parsed anew, since
-// the loader has resolved names in the old ones.
+// standIns reports every name that nothing defines and puts "_" in its place, and
+// every import that is unused or can't be had and takes it out, so that the rest
+// of the package is evaluated: CUE gives up at these. It reports whether it found
+// one; the trees are then parsed anew, since the loader has resolved names in the
+// old ones.
 func (ev *evaluator) standIns(err error) bool {
-	at := map[string]map[int]bool{} // by file, byte offsets
+	found := false
 	for _, e := range cueerrors.Errors(err) {
 		format, _ := e.Msg()
 		p := e.Position()
 		f := ev.src.files[p.Filename()]
-		if !strings.Contains(format, "reference") || f == nil || f.data == nil {
+		if f == nil || f.data == nil {
+			continue
+		}
+		at := place{p.Filename(), p.Offset()}
+		if spec := importAt(f.syntax, p.Offset()); spec != nil {
+			if at.offset = spec.Pos().Offset(); !ev.dropped[at] {
+				ev.errors(e, ev.src.pos(p))
+				ev.dropped[at], found = true, true
+			}
+			continue
+		}
+		if !strings.Contains(format, "reference") || ev.unnamed[at] {
 			continue
 		}
 		ev.errors(e, ev.src.pos(p))
-		if at[p.Filename()] == nil {
-			at[p.Filename()] = map[int]bool{}
-		}
-		at[p.Filename()][p.Offset()] = true
+		ev.unnamed[at], found = true, true
+	}
+	if !found {
+		return false
 	}
 	for abs, f := range ev.src.files {
 		syntax, err := parser.ParseFile(abs, f.data, parser.ParseComments)
@@ -102,15 +117,38 @@ func (ev *evaluator) standIns(err error) bool {
 		var again diag.List // reported already
 		f.syntax = syntax
 		redactSecrets(f, &again)
+		for d := range syntax.ImportDecls() {
+			d.Specs = slices.DeleteFunc(d.Specs, func(s *ast.ImportSpec) bool { return ev.dropped[place{abs, s.Pos().Offset()}] })
+		}
 		ast.Walk(syntax, func(n ast.Node) bool {
-			if id, ok := n.(*ast.Ident); ok && at[abs][id.Pos().Offset()] {
-				id.Name = "_"
+			id, ok := n.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			spec, ok := id.Node.(*ast.ImportSpec)
+			if ev.unnamed[place{abs, id.Pos().Offset()}] || ok && ev.dropped[place{abs, spec.Pos().Offset()}] {
+				id.Name, id.Node = "_", nil
 				ev.standin[ev.src.pos(id.Pos())] = true
 			}
 			return true
 		}, nil)
 	}
-	return len(at) > 0
+	return true
+}
+
+// place is a byte offset of a file.
+type place struct {
+	file   string
+	offset int
+}
+
+func importAt(f *ast.File, offset int) *ast.ImportSpec {
+	for s := range f.ImportSpecs() {
+		if s.Pos().Offset() <= offset && offset < s.End().Offset() {
+			return s
+		}
+	}
+	return nil
 }
 
 // parseFile gives the loader the syntax trees that load made and redacted.
@@ -189,7 +227,7 @@ func (ev *evaluator) set(ctx *cue.Context, v cue.Value, arg string) cue.Value {
 	}
 	f := &file{shown: name, data: []byte(value), lines: []int{0}}
 	before := len(*ev.diags)
-	redactNode(&ast.Field{Label: ast.NewIdent(lastStep(path)), Value: x}, func(lit *ast.BasicLit) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }, ev.diags)
+	redactNode(&ast.Field{Label: ast.NewString(lastStep(path)), Value: x}, func(lit *ast.BasicLit) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }, ev.diags)
 	if len(*ev.diags) > before {
 		return v
 	}
@@ -211,7 +249,10 @@ func labelOnly(n ast.Node, found *bool) bool {
 	return true
 }
 
-func lastStep(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
+func lastStep(path string) string {
+	_, name := cutLast(path)
+	return name
+}
 
 // value converts v. key is where the value's key stands, for values that CUE
 // computed and that have no place of their own.
@@ -243,6 +284,11 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 	case cue.StringKind:
 		out.Kind = tree.String
 		out.Text, _ = v.String()
+		if secretValue(path, out.Text) {
+			ev.diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: out.Pos, Path: path, Summary: "a literal secret in " + path,
+				Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy, Secret: true})
+			out.Kind, out.Text = tree.Bad, ""
+		}
 	case cue.IntKind, cue.FloatKind, cue.NumberKind:
 		n := tree.Number(numberText(v))
 		out.Kind, out.Text = n.Kind, n.Text
@@ -344,6 +390,7 @@ func (ev *evaluator) index() map[string]ast.Node {
 	}
 	ev.keys = map[string]ast.Node{}
 	var walk func(path string, decls []ast.Decl)
+	var unify func(path string, x ast.Expr)
 	walk = func(path string, decls []ast.Decl) {
 		for _, d := range decls {
 			switch d := d.(type) {
@@ -356,13 +403,20 @@ func (ev *evaluator) index() map[string]ast.Node {
 				if _, ok := ev.keys[p]; !ok {
 					ev.keys[p] = d.Label
 				}
-				if s, ok := d.Value.(*ast.StructLit); ok {
-					walk(p, s.Elts)
-				}
+				unify(p, d.Value)
 			case *ast.EmbedDecl:
-				if s, ok := d.Expr.(*ast.StructLit); ok {
-					walk(path, s.Elts)
-				}
+				unify(path, d.Expr)
+			}
+		}
+	}
+	unify = func(path string, x ast.Expr) {
+		switch x := x.(type) {
+		case *ast.StructLit:
+			walk(path, x.Elts)
+		case *ast.BinaryExpr:
+			if x.Op == token.AND {
+				unify(path, x.X)
+				unify(path, x.Y)
 			}
 		}
 	}

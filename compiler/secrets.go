@@ -1,6 +1,7 @@
 package compiler
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 
@@ -17,7 +18,7 @@ import (
 var tokenLike = regexp.MustCompile(`\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+)|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s:@{}$]+:[^/\s@{}$]+@`)
 
 // secretName matches names of fields and variables whose value is a secret.
-var secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|password|passwd|secret|secret[_-]key|access[_-]key|wandb[_-]key|hf[_-]token|auth[_-]?token|access[_-]token|bearer[_-]token|github[_-]token)$|^authorization$|^[A-Z0-9_]+_TOKEN$`)
+var secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|password|passwd|secret|secret[_-]key|access[_-]key|wandb[_-]key|hf[_-]token|auth[_-]?token|access[_-]token|bearer[_-]token|github[_-]token)$|^(proxy-)?authorization$|^cookie$|^[A-Z0-9_]+_TOKEN$`)
 
 // notSecret reports whether a text in a secret field is none: OmegaConf
 // interpolations, the customary placeholders, and the empty text.
@@ -51,10 +52,10 @@ func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List
 		case *ast.Field:
 			name, _, _ := ast.LabelName(n.Label)
 			names = append(names, name)
-			if lit, ok := n.Value.(*ast.BasicLit); ok && lit.Kind == token.STRING && secretName.MatchString(name) {
-				if s, err := literal.Unquote(lit.Value); err == nil && !notSecret(s) && !underSecretReference(names) {
+			if secretName.MatchString(name) && !underSecretReference(names) {
+				if lit := literalIn(n.Value); lit != nil {
 					refuse(lit, "a literal secret in "+name)
-					lit.Value = literal.String.Quote(secretText)
+					n.Value = &ast.BasicLit{ValuePos: n.Value.Pos(), Kind: token.STRING, Value: literal.String.Quote(secretText)}
 				}
 			}
 		case *ast.BasicLit:
@@ -74,6 +75,70 @@ func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List
 			names = names[:len(names)-1]
 		}
 	})
+}
+
+// literalIn finds a text in an expression of a secret field that may become its
+// value: names of fields and conditions can't.
+func literalIn(x ast.Expr) (found *ast.BasicLit) {
+	if x == nil {
+		return nil
+	}
+	ast.Walk(x, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BasicLit:
+			s, err := literal.Unquote(n.Value)
+			if err != nil { // a part of an interpolation
+				s = strings.Trim(n.Value, "\"#\\()\n\t ")
+			}
+			if found == nil && n.Kind == token.STRING && !notSecret(s) {
+				found = n
+			}
+		case *ast.StructLit:
+			return false
+		case *ast.IndexExpr:
+			found = cmp.Or(found, literalIn(n.X))
+			return false
+		case *ast.SelectorExpr:
+			found = cmp.Or(found, literalIn(n.X))
+			return false
+		case *ast.UnaryExpr:
+			return n.Op == token.MUL // a default
+		}
+		return found == nil
+	}, nil)
+	return found
+}
+
+// secretValue reports whether a text that CUE computed is a secret that may not
+// be a literal: one that looks like a token, or one of a secret field.
+func secretValue(path, text string) bool {
+	if strings.Contains(text, secretText) {
+		return false
+	}
+	return tokenLike.MatchString(text) || secretPath(path) && !notSecret(text)
+}
+
+// secretPath reports whether the value at a path is a secret by its name.
+func secretPath(path string) bool {
+	parent, name := cutLast(path)
+	if !secretName.MatchString(name) {
+		return false
+	}
+	_, above := cutLast(parent)
+	return !underSecretReference([]string{above, name})
+}
+
+// cutLast cuts the last name off a path, without quotes and index.
+func cutLast(path string) (parent, name string) {
+	for strings.HasSuffix(path, "]") {
+		path = path[:max(0, strings.LastIndexByte(path, '['))]
+	}
+	if strings.HasSuffix(path, `"`) {
+		i := strings.LastIndex(path, `."`)
+		return path[:max(0, i)], strings.Trim(path[i+1:], `"`)
+	}
+	i := strings.LastIndexByte(path, '.')
+	return path[:max(0, i)], path[i+1:]
 }
 
 // labelled matches a field and its string on one source line.

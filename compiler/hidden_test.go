@@ -1,0 +1,109 @@
+package compiler_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/compiler/diag"
+)
+
+// compileText compiles one file.
+func compileText(t *testing.T, text string, sets ...string) *compiler.Result {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.cue")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return compiler.Compile([]string{path}, compiler.Options{Sets: sets})
+}
+
+// TestSecretsThatAreComputed types the secret "hunter2" in every way that is not
+// one literal: it is refused once and quoted nowhere.
+func TestSecretsThatAreComputed(t *testing.T) {
+	for _, value := range []string{
+		`"hunter2" & string`, `("hunter2")`, `*"hunter2" | string`, `"hun\(1)ter2"`, `"hun" + "ter2"`, `"hunter2" + 3`,
+		`"hunter2" & "hunter3"`, `int & "hunter2"`, `_k`, `_k & "x"`, `_k & int`, `"\(_k)"`, `[_k][0]`, `#"hunter2"#`, "\"\"\"\n\thunter2\n\t\"\"\"",
+		`{env: "A"} | "hunter2"`, `strings.ToUpper("hunter2")`,
+	} {
+		for _, name := range []string{"HF_TOKEN", `"HF_TOKEN"`, `"HF_\("TOKEN")"`} {
+			if strings.Contains(name, "(") && !strings.Contains(value, "_k") {
+				continue
+			}
+			r := compileText(t, fmt.Sprintf(`
+import "strings"
+name: strings.ToLower("A")
+_k: "hunter2"
+serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1, env: %s: %s}
+`, name, value))
+			if all := fmt.Sprintf("%+v", r.Diagnostics); strings.Contains(strings.ToLower(all), "hunter") || len(r.Diagnostics) != 1 || !r.Diagnostics[0].Secret || !slices.Contains([]int{4, 5}, r.Diagnostics[0].Pos.Line) {
+				t.Errorf("%s: %s: %s", name, value, all)
+			}
+		}
+	}
+	for _, set := range []string{`env."HF_TOKEN"="hunter2"`, `env={"HF_TOKEN": "hun" + "ter2"}`, `env.HF_TOKEN=*"hunter2" | string`} {
+		r := compileText(t, `
+name: "a"
+serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1}
+`, "serve.instances.a."+set)
+		if all := fmt.Sprintf("%+v", r.Diagnostics); strings.Contains(all, "hunter") || len(r.Diagnostics) != 1 || !r.Diagnostics[0].Secret {
+			t.Errorf("--set %s: %s", set, all)
+		}
+	}
+	for _, value := range []string{`{env: "A"}`, `{file: "/a"}`, `_refs["main"]`, `_refs.main`, `{env: "\(name)_TOKEN"}`} {
+		r := compileText(t, fmt.Sprintf(`
+name: "a"
+_refs: main: env: "A"
+serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1, env: HF_TOKEN: %s}
+`, value))
+		if r.Diagnostics.HasErrors() {
+			t.Errorf("%s: %+v", value, r.Diagnostics)
+		}
+	}
+}
+
+// TestNothingHides puts beside each mistake what CUE, or a reader of the first
+// error only, would not show. Wanted are code and place of every error.
+func TestNothingHides(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"an unused import", `
+import "net"
+name: "a"
+serve: instances: a: {engine: "vllm", modell: 1, model_path: "/m", num_gpus: "1"}
+`, "GRM1003@2:8 GRM2001@4:39 GRM2003@4:78"},
+		{"an import that does not exist, used twice", `
+import "nope"
+import n "nope2"
+name: nope.X
+serve: instances: a: {engine: "vllm", modell: 1, model_path: n.X, num_gpus: "1", env: A: nothing}
+`, "GRM1003@2:8 GRM1003@3:8 GRM2001@5:39 GRM2003@5:77 GRM1005@5:90"},
+		{"a definition that the value breaks", `
+name: "a"
+#D: {engine: "vllm", model_path: string, num_gpus: <=4, ...}
+serve: instances: {
+	[string]: num_gpus: int
+	a: #D & {model_path: 3, num_gpus: 5}
+	b: {engine: "vllm", model_path: "/m", num_gpus: "x"}
+}
+`, "GRM1004@6:23 GRM1007@6:36 GRM1004@7:50"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, d := range compileText(t, c.text).Diagnostics {
+				if d.Severity == diag.Error {
+					got = append(got, fmt.Sprintf("%s@%d:%d", d.Code, d.Pos.Line, d.Pos.Column))
+				}
+			}
+			want := strings.Fields(c.want)
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("got  %v\nwant %v", got, want)
+			}
+		})
+	}
+}
