@@ -14,7 +14,7 @@ import (
 )
 
 type explainCmd struct {
-	Topic  string `arg:"" help:"A code such as GRM2001, or a field such as relax.genrm_instances.*.num_gpus."`
+	Topic  string `arg:"" optional:"" help:"A code such as GRM2001, or a field such as relax.genrm_instances.*.num_gpus. Without one: every code with its title."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"${enum}."`
 }
 
@@ -27,16 +27,42 @@ Examples:
 
   genrm explain GRM2006
   genrm explain relax.genrm_instances.*.num_gpus
-  genrm explain cluster`
+  genrm explain cluster
+  genrm explain | grep gateway`
 }
 
 var codeForm = regexp.MustCompile(`(?i)^GRM[0-9]*$`)
 
 func (c *explainCmd) Run(a *app) error {
-	if codeForm.MatchString(c.Topic) {
+	switch {
+	case c.Topic == "":
+		return c.list(a)
+	case codeForm.MatchString(c.Topic):
 		return c.code(a)
 	}
 	return c.field(a)
+}
+
+// list prints every code with its title.
+func (c *explainCmd) list(a *app) error {
+	type entry struct {
+		Code  string `json:"code"`
+		Title string `json:"title"`
+	}
+	var all []entry
+	for _, code := range rules.Codes() {
+		p, _ := rules.Lookup(code)
+		all = append(all, entry{code, p.Title})
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, all)
+	}
+	for _, e := range all {
+		if _, err := fmt.Fprintf(a.stdout, "%s  %s\n", e.Code, e.Title); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *explainCmd) code(a *app) error {
