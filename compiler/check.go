@@ -65,8 +65,8 @@ func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos)
 		if !slices.ContainsFunc(fit, func(a *schema.Alt) bool { return holds(v, a) }) {
 			c.scalar(v, fit, t, doc)
 			v.Kind = tree.Bad
-		} else if _, ok := v.AsInt(); v.Kind == tree.Int && !ok {
-			c.add("GRM2004", v.Pos, v.Path, lastName(v.Path)+" is too large a number", "Integers are of 64 bits.", "correct the number")
+		} else if tooLarge(v) {
+			c.add("GRM2004", v.Pos, v.Path, lastName(v.Path)+" is too large a number", "Integers are of 64 bits, other numbers at most 1.8e308.", "correct the number")
 			v.Kind = tree.Bad
 		}
 	}
@@ -94,7 +94,7 @@ func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc s
 // list checks a list: its length where that is fixed, and every element.
 func (c *checker) list(v *tree.Value, a *schema.Alt, doc string) {
 	if a.Tuple != nil && len(v.Items) != len(a.Tuple) {
-		c.add("GRM2004", v.Pos, v.Path, fmt.Sprintf("%s has %d elements; it takes %d", v.Path, len(v.Items), len(a.Tuple)), a.Describe()+".", "write a list of "+strconv.Itoa(len(a.Tuple)))
+		c.add("GRM2004", v.Pos, v.Path, fmt.Sprintf("%s is a list of %d; it takes %d", v.Path, len(v.Items), len(a.Tuple)), "Wanted: "+a.Describe()+".", "write a list of "+strconv.Itoa(len(a.Tuple)))
 		v.Kind = tree.Bad
 		return
 	}
@@ -147,6 +147,7 @@ func (c *checker) dispatch(v *tree.Value, alts []*schema.Alt, key diag.Pos) *sch
 			}
 			c.add("GRM2004", x.Pos, x.Path, fmt.Sprintf("%s is %s; it takes one of %s", x.Path, shown(x), quoteList(choices)), "", remedy)
 		}
+		c.undecided(v, structs)
 		return nil
 	}
 	best, most := structs[0], -1
@@ -170,6 +171,38 @@ func (c *checker) dispatch(v *tree.Value, alts []*schema.Alt, key diag.Pos) *sch
 		return nil
 	}
 	return best
+}
+
+// undecided checks what holds whichever of the forms a struct means: names that
+// none of them has, and fields that all which have them type alike.
+func (c *checker) undecided(v *tree.Value, forms []*schema.Alt) {
+	var all schema.Struct
+	for _, a := range forms {
+		if a.Struct.Open || len(a.Struct.Patterns) > 0 {
+			return
+		}
+		for _, f := range a.Struct.Fields {
+			if !slices.ContainsFunc(all.Fields, func(g *schema.Field) bool { return g.Name == f.Name }) {
+				all.Fields = append(all.Fields, f)
+			}
+		}
+	}
+	for _, f := range v.Fields {
+		var known *schema.Field
+		alike := true
+		for _, a := range forms {
+			if g := a.Struct.Field(f.Name); g != nil {
+				alike = alike && (known == nil || known.Type.Describe() == g.Type.Describe())
+				known = g
+			}
+		}
+		switch {
+		case known == nil:
+			c.unknown(v, f, &all, nameSet(v))
+		case alike && !slices.ContainsFunc(known.Type.Alts, func(a *schema.Alt) bool { return a.Lit != nil }):
+			c.value(f.Value, known.Type, known.Doc, f.Pos)
+		}
+	}
 }
 
 // discriminator finds the field that has another literal in every alternative.
@@ -197,6 +230,7 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 	if s == nil {
 		return
 	}
+	names := nameSet(v)
 	kept := v.Fields[:0]
 	for _, f := range v.Fields {
 		if known := s.Field(f.Name); known != nil {
@@ -204,7 +238,7 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 		} else if t, ok := s.Pattern(f.Name); ok {
 			c.value(f.Value, t, t.Doc, f.Pos)
 		} else if !s.Open {
-			c.unknown(v, f, s)
+			c.unknown(v, f, s, names)
 			if len(s.Fields) > 0 {
 				continue
 			}
@@ -212,7 +246,6 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 		}
 		kept = append(kept, f)
 	}
-	names := v.Names()
 	v.Fields = kept
 	if len(s.Fields) == 0 && len(s.Patterns) > 0 && !s.Open {
 		for _, h := range c.hidden[v.Path] {
@@ -221,14 +254,39 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 		}
 	}
 	for _, f := range s.Fields {
-		if f.Required && !slices.Contains(names, f.Name) {
+		if f.Required && !names[f.Name] {
 			c.add("GRM2002", key, tree.Join(v.Path, f.Name), fmt.Sprintf("%s is missing in %s", f.Name, lastName(v.Path)), firstSentence(f.Doc), fmt.Sprintf("add %s: %s", f.Name, f.Type.Describe()))
 		}
 	}
 }
 
-// unknown reports a member that the struct does not have.
-func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct) {
+// meant is the field that an unknown one stands for where only one is near: its
+// value is looked at as if the name were right, so that a slip in the name of a
+// block hides nothing inside and leads to no finding elsewhere.
+func (c *checker) meant(v *tree.Value, f tree.Field, s *schema.Struct) *schema.Field {
+	var free []string
+	for _, g := range s.Fields {
+		if v.Field(g.Name) == nil {
+			free = append(free, g.Name)
+		}
+	}
+	if near := diag.Nearest(f.Name, free, 2); len(near) == 1 {
+		return s.Field(near[0])
+	}
+	return nil
+}
+
+func nameSet(v *tree.Value) map[string]bool {
+	names := make(map[string]bool, len(v.Fields))
+	for _, f := range v.Fields {
+		names[f.Name] = true
+	}
+	return names
+}
+
+// unknown reports a member that the struct does not have; taken are the names
+// that are there, which a misspelt one can't mean.
+func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken map[string]bool) {
 	path := tree.Join(v.Path, f.Name)
 	if len(s.Fields) == 0 && len(s.Patterns) > 0 {
 		var forms []string
@@ -243,7 +301,7 @@ func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct) {
 	var free, all []string
 	for _, g := range s.Fields {
 		all = append(all, g.Name)
-		if v.Field(g.Name) == nil {
+		if !taken[g.Name] {
 			free = append(free, g.Name)
 		}
 	}
@@ -259,6 +317,19 @@ func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct) {
 		where = "an experiment"
 	}
 	c.add("GRM2001", f.Pos, path, fmt.Sprintf("unknown field %q in %s", f.Name, where), "", remedy)
+}
+
+// tooLarge reports whether a number does not fit what the systems behind use.
+func tooLarge(v *tree.Value) bool {
+	switch v.Kind {
+	case tree.Int:
+		_, ok := v.AsInt()
+		return !ok
+	case tree.Float:
+		_, ok := v.AsFloat()
+		return !ok
+	}
+	return false
 }
 
 // holds reports whether an alternative takes a scalar.

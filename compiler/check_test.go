@@ -32,7 +32,7 @@ func TestEveryMistakeAtOnce(t *testing.T) {
 		"several in one struct": `
 name: "x"
 serve: instances: {
-	a: {engin: "sim", constant: 3, latency: -1} // want GRM2002@2
+	a: {engin: "sim", constant: 3, latency: -1} // want GRM2002@2 GRM2001@6 GRM2003@30
 	b: {engine: "sim", constan: "y", latency: "0", failure_rate: 2} // want GRM2001@21 GRM2003@44 GRM2004@63
 	c: {engine: "vllm", model_path: null, num_gpu: 2} // want GRM2002@2 GRM2001@40 GRM2005@34
 	d: {engine: "openai", base_url: "https://h", model: ""} // want GRM2004@54

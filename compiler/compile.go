@@ -132,7 +132,7 @@ func experiments(root *tree.Value, hidden map[string][]tree.Field, src *source, 
 			c.value(f.Value, schema.Experiment().Alts[0].Struct.Field(f.Name).Type, "", f.Pos)
 		default:
 			if schema.Experiment().Alts[0].Struct.Field(f.Name) == nil {
-				c.unknown(root, f, schema.Package().Alts[0].Struct)
+				c.unknown(root, f, schema.Package().Alts[0].Struct, nil)
 				continue
 			}
 			c.add("GRM2007", f.Pos, f.Value.Path, f.Name+" beside experiments has no effect", "With experiments, the top level is not an experiment.", "move it into each experiment, for example by a hidden field: _base: {"+f.Name+": …}")

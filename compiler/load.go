@@ -15,6 +15,7 @@ import (
 	"cuelang.org/go/cue/ast"
 	cueerrors "cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/parser"
+	"cuelang.org/go/cue/scanner"
 	"cuelang.org/go/cue/token"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -28,6 +29,8 @@ const (
 	// maxNesting is how deep brackets may nest: the parser and the evaluator
 	// recurse, and a Go stack overflow can't be recovered from.
 	maxNesting = 500
+	// maxChain is how many operators or labels may stand in a row.
+	maxChain = 5_000
 	// maxMembers is how many elements or fields one literal may have: CUE's
 	// evaluation time grows with their square (130,000 fields take half a minute).
 	maxMembers = 30_000
@@ -197,13 +200,18 @@ func (s *source) add(abs, shown string, diags *diag.List) {
 		pos.File = shown
 		diags.Add(diag.Diagnostic{Code: code, Severity: diag.Error, Pos: pos, Summary: summary, Remedy: remedy})
 	}
-	if info, err := os.Stat(abs); err == nil && info.Size() > maxFile {
+	info, err := os.Stat(abs)
+	if err == nil && !info.Mode().IsRegular() { // a device or a pipe may never end
+		refuse(diag.Pos{}, "GRM1002", "not a regular file", "remove it, or give it another ending than .cue")
+		return
+	}
+	if err == nil && info.Size() > maxFile {
 		refuse(diag.Pos{}, "GRM1002", fmt.Sprintf("the file is %d MiB long; experiments are far below %d", info.Size()>>20, maxFile>>20), "name the experiment, not its data")
 		return
 	}
 	data, err := os.ReadFile(abs)
 	if err != nil {
-		refuse(diag.Pos{}, "GRM1002", "can't read this file: "+reason(err), "check its permissions")
+		refuse(diag.Pos{}, "GRM1002", "can't read this file: "+reason(err), "check that it exists and may be read")
 		return
 	}
 	f.data, f.ascii, f.lines = data, true, []int{0}
@@ -236,6 +244,10 @@ func (s *source) add(abs, shown string, diags *diag.List) {
 	}
 	if deepest > maxNesting {
 		refuse(f.offset(deepestAt), "GRM1001", fmt.Sprintf("brackets nest %d deep, more than %d", deepest, maxNesting), "flatten the value")
+		return
+	}
+	if at, ok := f.longChain(); ok {
+		refuse(f.offset(at), "GRM1001", fmt.Sprintf("more than %d operators or labels in a row", maxChain), "break the value up: use a list, or fields of their own")
 		return
 	}
 	syntax, err := parser.ParseFile(abs, data, parser.ParseComments, parser.AllErrors)
@@ -278,6 +290,37 @@ func (s *source) add(abs, shown string, diags *diag.List) {
 func (f *file) offset(at int) diag.Pos {
 	line, _ := slices.BinarySearch(f.lines, at+1)
 	return f.position(line, at-f.lines[line-1]+1)
+}
+
+// longChain finds an expression of more than maxChain operators (1+1+…) or a
+// field of as many labels (a: a: …), and where it begins to be too long: CUE's
+// parser and evaluator take quadratic time for these. A file too short to hold
+// one is not looked at.
+func (f *file) longChain() (offset int, found bool) {
+	if len(f.data) < 2*maxChain {
+		return 0, false
+	}
+	var s scanner.Scanner
+	s.Init(token.NewFile("", -1, len(f.data)), f.data, func(token.Pos, string, []any) {}, 0)
+	chain, depth := []int{0}, 0 // length of the chain at each depth of brackets
+	for {
+		pos, tok, _ := s.Scan()
+		switch tok {
+		case token.EOF:
+			return 0, false
+		case token.COMMA:
+			chain[depth] = 0
+		case token.LBRACE, token.LBRACK, token.LPAREN:
+			depth++
+			chain = append(chain[:depth], 0)
+		case token.RBRACE, token.RBRACK, token.RPAREN:
+			depth = max(0, depth-1)
+		case token.COLON, token.ADD, token.SUB, token.MUL, token.QUO, token.AND, token.OR, token.LAND, token.LOR, token.EQL, token.PERIOD:
+			if chain[depth]++; chain[depth] > maxChain {
+				return pos.Offset(), true
+			}
+		}
+	}
 }
 
 // parsed reports whether every file of the package has a syntax tree.
@@ -336,7 +379,9 @@ func siblings(path string) []string {
 	entries, _ := os.ReadDir(filepath.Dir(path))
 	out := make([]string, 0, len(entries))
 	for _, e := range entries {
-		out = append(out, e.Name())
+		if e.Name() != filepath.Base(path) { // it is there, and can't be read
+			out = append(out, e.Name())
+		}
 	}
 	return out
 }

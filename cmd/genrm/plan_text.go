@@ -80,17 +80,16 @@ func section(b *bytes.Buffer, title string) { fmt.Fprintf(b, "\n%s\n", title) }
 
 func clusterText(c plan.Cluster) string {
 	var parts []string
-	add := func(n int, what string) {
-		if n > 0 {
-			if n != 1 {
-				what += "s"
-			}
-			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+	add := func(n int, suffix string) {
+		if n == 1 {
+			parts = append(parts, "1 node"+suffix)
+		} else if n > 1 {
+			parts = append(parts, fmt.Sprintf("%d nodes%s", n, suffix))
 		}
 	}
-	add(c.Nodes, "node")
-	if c.NodesNeeded > 0 && c.NodesNeeded != c.Nodes {
-		parts = append(parts, fmt.Sprintf("%d needed", c.NodesNeeded))
+	add(c.Nodes, "")
+	if c.NodesNeeded != c.Nodes {
+		add(c.NodesNeeded, " needed")
 	}
 	if c.GPUsPerNode > 0 {
 		parts = append(parts, fmt.Sprintf("%d GPUs a node", c.GPUsPerNode))
