@@ -187,6 +187,10 @@ func (c *checker) undecided(v *tree.Value, forms []*schema.Alt) {
 			}
 		}
 	}
+	taken := map[string]bool{}
+	for _, n := range v.Names() {
+		taken[n] = true
+	}
 	for _, f := range v.Fields {
 		var known *schema.Field
 		alike := true
@@ -240,6 +244,13 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 		} else if !s.Open {
 			c.unknown(v, f, s, names)
 			if len(s.Fields) > 0 {
+				if meant := c.meant(f, s, names); meant != nil {
+					c.value(f.Value, meant.Type, meant.Doc, f.Pos)
+					if f.Value.Kind != tree.Struct {
+						f.Value.Kind = tree.Bad // the guess is good enough to be silent about, not to act on
+					}
+					kept = append(kept, tree.Field{Name: meant.Name, Pos: f.Pos, Value: f.Value})
+				}
 				continue
 			}
 			f.Value.Kind = tree.Bad // in a map a wrong name is still an entry: sums over it are unknown
@@ -263,10 +274,10 @@ func (c *checker) structure(v *tree.Value, a *schema.Alt, key diag.Pos) {
 // meant is the field that an unknown one stands for where only one is near: its
 // value is looked at as if the name were right, so that a slip in the name of a
 // block hides nothing inside and leads to no finding elsewhere.
-func (c *checker) meant(v *tree.Value, f tree.Field, s *schema.Struct) *schema.Field {
+func (c *checker) meant(f tree.Field, s *schema.Struct, taken map[string]bool) *schema.Field {
 	var free []string
 	for _, g := range s.Fields {
-		if v.Field(g.Name) == nil {
+		if !taken[g.Name] {
 			free = append(free, g.Name)
 		}
 	}
@@ -287,6 +298,9 @@ func nameSet(v *tree.Value) map[string]bool {
 // unknown reports a member that the struct does not have; taken are the names
 // that are there, which a misspelt one can't mean.
 func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken map[string]bool) {
+	if f.Name == secretText {
+		return // reported when the literal was found
+	}
 	path := tree.Join(v.Path, f.Name)
 	if len(s.Fields) == 0 && len(s.Patterns) > 0 {
 		var forms []string
@@ -295,7 +309,13 @@ func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken m
 				forms = append(forms, m.Text)
 			}
 		}
-		c.add("GRM2004", f.Pos, path, fmt.Sprintf("%q is not accepted as a name in %s", f.Name, lastName(v.Path)), "Names here match "+strings.Join(forms, " or ")+".", "use letters, digits, \".\", \"_\" and \"-\", beginning with a letter or digit")
+		remedy := "use a name that matches; letters, digits and \"_\" are always safe"
+		if plain := strings.ReplaceAll(strings.TrimLeft(f.Name, "-"), "-", "_"); plain != f.Name {
+			if _, ok := s.Pattern(plain); ok {
+				remedy = fmt.Sprintf("write %q", plain)
+			}
+		}
+		c.add("GRM2004", f.Pos, path, fmt.Sprintf("%q is not accepted as a name in %s", f.Name, lastName(v.Path)), "Names here match "+strings.Join(forms, " or ")+".", remedy)
 		return
 	}
 	var free, all []string

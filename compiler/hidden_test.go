@@ -90,6 +90,26 @@ serve: instances: {
 	b: {engine: "vllm", model_path: "/m", num_gpus: "x"}
 }
 `, "GRM1004@6:23 GRM1007@6:36 GRM1004@7:50"},
+		{"a judge whose kind is unknown", `
+name: "a"
+serve: instances: {
+	a: {engine: "vlm", model_pth: 3, num_gpus: "x", env: A: 1}
+	b: {engin: "vllm", model_path: 3}
+}
+`, "GRM2004@4:14 GRM2001@4:21 GRM2003@4:45 GRM2003@4:58 GRM2002@5:2 GRM2001@5:6 GRM2003@5:33"},
+		{"a misspelt block", `
+name: "a"
+serv: instance: a: {engine: "vllm", model_path: "/m", num_gpus: "x"}
+`, "GRM2001@3:1 GRM2001@3:7 GRM2002@3:1 GRM2003@3:65"},
+		{"a misspelt role", `
+name: "a"
+relax: {
+	colocat: true
+	resorce: {actor: [1, 8], rollot: [1, 4], genrm: [1, 4]}
+	genrm_instances: q: {model_path: "/m", num_gpus: 5}
+	args: hf_checkpoint: "/m"
+}
+`, "GRM2001@4:2 GRM2001@5:2 GRM2001@5:27 GRM4006@5:50"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
