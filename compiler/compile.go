@@ -106,7 +106,14 @@ func experiments(root *tree.Value, hidden map[string][]tree.Field, src *source, 
 		}
 		return nil
 	}
+	pkg := schema.Package().Alts[0].Struct
 	many := root.Field("experiments")
+	for i, f := range root.Fields { // a slip in this name would turn a sweep into one faulty experiment
+		if many == nil && pkg.Field(f.Name) == nil && len(diag.Nearest(f.Name, []string{"experiments"}, 1)) == 1 {
+			(&checker{diags, hidden}).unknown(root, f, pkg, nil)
+			root.Fields[i].Name, many = "experiments", f.Value
+		}
+	}
 	if many == nil {
 		if !slices.ContainsFunc(root.Names(), func(n string) bool { return schema.Experiment().Alts[0].Struct.Field(n) != nil }) && (src.skip || len(root.Fields) == 0) {
 			if !src.skip && !diags.HasErrors() {
