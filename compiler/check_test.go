@@ -166,3 +166,25 @@ func TestSweepRefusesOnlyTheFaulty(t *testing.T) {
 		}
 	}
 }
+
+// TestSetKeepsTheOrderOfJudges: an override of one judge must not give every
+// judge other GPUs.
+func TestSetKeepsTheOrderOfJudges(t *testing.T) {
+	const text = `
+name: "x"
+serve: instances: {for k in ["zeta", "alpha", "mid"] {(k): {engine: "sim", constant: k}}}
+`
+	for _, sets := range [][]string{nil, {"serve.instances.mid.latency=1"}, {"serve.instances.mid.latency=1", `serve.instances.new={engine: "sim", constant: "1"}`}} {
+		res := compileFile(t, text, Options{Sets: sets})
+		if len(res.Plans) != 1 {
+			t.Fatal(res.Diagnostics)
+		}
+		var got []string
+		for _, e := range res.Plans[0].Instances {
+			got = append(got, e.Key)
+		}
+		if want := []string{"zeta", "alpha", "mid", "new"}[:len(got)]; !slices.Equal(got, want) {
+			t.Errorf("%v: %v, want %v", sets, got, want)
+		}
+	}
+}

@@ -42,6 +42,11 @@ func Compile(paths []string, opts Options) *Result {
 				continue
 			}
 			named = true
+			if e.root.Kind != tree.Struct { // refused by check
+				res.Refused = append(res.Refused, e.name)
+				res.Diagnostics = append(res.Diagnostics, e.diags...)
+				continue
+			}
 			x := compileExperiment(e.root, e.prefix, e.name, opts)
 			x.diags = append(x.diags, e.diags...)
 			x.diags.Sort(opts.Strict)
@@ -161,10 +166,6 @@ func experiments(root *tree.Value, hidden map[string][]tree.Field, src *source, 
 		}
 		uc := checker{&u.diags, hidden}
 		uc.value(f.Value, schema.Experiment(), "", f.Pos)
-		if f.Value.Kind != tree.Struct {
-			*diags = append(*diags, u.diags...)
-			continue
-		}
 		if n, ok := f.Value.Field("name").AsString(); ok {
 			u.name = n
 		}

@@ -38,7 +38,7 @@ func (ev *evaluator) errors(err error, fallback diag.Pos) {
 		d.Severity, d.Path, d.Pos = diag.Error, path, fallback
 		if len(places) > 0 {
 			d.Pos = ev.best(path, places)
-			if fromFlag(places[0]) == 1 && len(places) > 1 { // --set against the file: name these two
+			if fromFlag(places[0]) == 1 && d.Pos != places[0] { // --set against the file: name these two
 				places = []diag.Pos{d.Pos, places[0]}
 			}
 		}
@@ -113,6 +113,8 @@ func translate(format string, args []any, msg, full, path string) diag.Diagnosti
 	}
 	name := lastName(path)
 	switch {
+	case has("injection tag"):
+		return diag.Diagnostic{Code: "GRM1009", Summary: "-t: " + firstLine(msg), Remedy: "give a value of the type that the tag declares (type=int, number, bool)"}
 	case has("no tag for"), has("tag \""), has("cannot set value") && has("tag"):
 		return diag.Diagnostic{Code: "GRM1009", Summary: "-t: " + msg, Remedy: "declare the tag in the file: `name: string @tag(key)`, and pass it as -t key=value"}
 	case has("conflicting values") && len(args) >= 2:

@@ -32,6 +32,7 @@ type evaluator struct {
 	hidden   map[string][]tree.Field // hidden fields (_x) by the path of their struct
 	unnamed  map[place]bool          // names that nothing defines
 	dropped  map[place]bool          // imports that were taken out
+	sets     []string                // paths of --set
 }
 
 // evaluate evaluates a package by itself, without the schema: what the schema
@@ -68,14 +69,52 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 		ev.errors(err, diag.Pos{File: src.name})
 		return nil, nil
 	}
+	written := v
 	for _, set := range opts.Sets {
 		v = ev.set(ctx, v, set)
 	}
 	root = ev.value(v, "", diag.Pos{File: src.files[src.order[0]].shown, Line: 1, Column: 1})
+	if len(opts.Sets) > 0 {
+		reorder(root, written)
+	}
 	if err := v.Err(); err != nil { // what hidden fields and definitions got wrong
 		ev.errors(err, root.Pos)
 	}
 	return root, ev.hidden
+}
+
+// reorder gives the members of v the order that they have in written, with new
+// ones last: unifying a --set with a computed struct moves the members that it
+// names to the front, and the order of judges decides which GPUs they get.
+func reorder(v *tree.Value, written cue.Value) {
+	if v.Kind != tree.Struct {
+		return
+	}
+	it, err := written.Fields()
+	if err != nil {
+		return
+	}
+	rank := map[string]int{}
+	for it.Next() {
+		if it.Selector().LabelType() == cue.StringLabel {
+			name := it.Selector().Unquoted()
+			rank[name] = len(rank)
+			if f := v.Field(name); f != nil {
+				reorder(f, it.Value())
+			}
+		}
+	}
+	slices.SortStableFunc(v.Fields, func(a, b tree.Field) int {
+		i, ok := rank[a.Name]
+		j, ok2 := rank[b.Name]
+		if !ok {
+			i = len(rank)
+		}
+		if !ok2 {
+			j = len(rank)
+		}
+		return i - j
+	})
 }
 
 // standIns reports every name that nothing defines and puts "_" in its place, and
@@ -161,7 +200,7 @@ func (ev *evaluator) parseFile(name string, src any, cfg parser.Config) (*ast.Fi
 	}
 	f, err := parser.ParseFile(name, src, cfg)
 	if err == nil && !strings.Contains(name, string(filepath.Separator)+"cue.mod"+string(filepath.Separator)) {
-		redactNode(f, func(lit *ast.BasicLit) diag.Pos { return ev.src.pos(lit.Pos()) }, ev.diags)
+		redactNode(f, func(lit ast.Node) diag.Pos { return ev.src.pos(lit.Pos()) }, ev.diags)
 	}
 	return f, err
 }
@@ -208,6 +247,9 @@ func (ev *evaluator) set(ctx *cue.Context, v cue.Value, arg string) cue.Value {
 		return v
 	}
 	p := cue.ParsePath(path)
+	if strings.HasPrefix(lastStep(path), "_") && ok {
+		return refuse("GRM1010", "a hidden field can't be set from outside", "Names that begin with _ belong to their package.", "give the field a tag, `_n: int @tag(n,type=int)`, and pass -t n=…")
+	}
 	if !ok || path == "" || p.Err() != nil {
 		return refuse("GRM1010", "not of the form path=value", "", "write a field path, = and one CUE or JSON value: --set relax.num_rollout=200")
 	}
@@ -227,12 +269,13 @@ func (ev *evaluator) set(ctx *cue.Context, v cue.Value, arg string) cue.Value {
 	}
 	f := &file{shown: name, data: []byte(value), lines: []int{0}}
 	before := len(*ev.diags)
-	redactNode(&ast.Field{Label: ast.NewString(lastStep(path)), Value: x}, func(lit *ast.BasicLit) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }, ev.diags)
+	redactNode(&ast.Field{Label: ast.NewString(lastStep(path)), Value: x}, func(lit ast.Node) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }, ev.diags)
 	if len(*ev.diags) > before {
 		return v
 	}
 	ev.src.files[name] = f
 	f.syntax = &ast.File{}
+	ev.sets = append(ev.sets, path)
 	return v.FillPath(p, ctx.BuildExpr(x))
 }
 
@@ -361,6 +404,11 @@ func (ev *evaluator) keyPos(v cue.Value, path string, parent diag.Pos) diag.Pos 
 	}
 	if p := ev.src.pos(v.Pos()); p.IsValid() {
 		return p
+	}
+	for _, set := range ev.sets { // a struct that only a --set path makes
+		if set == path || strings.HasPrefix(set, path+".") {
+			return diag.Pos{File: "--set " + set}
+		}
 	}
 	return parent
 }

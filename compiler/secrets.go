@@ -37,13 +37,13 @@ const secretRemedy = `refer to it: {env: "NAME"} for a variable, {file: "/path"}
 // replaces it in the syntax tree, before anything is evaluated: CUE's errors
 // quote values.
 func redactSecrets(f *file, diags *diag.List) {
-	at := func(lit *ast.BasicLit) diag.Pos { return f.position(lit.Pos().Line(), lit.Pos().Column()) }
+	at := func(n ast.Node) diag.Pos { return f.position(n.Pos().Line(), n.Pos().Column()) }
 	redactNode(f.syntax, at, diags)
 }
 
-func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List) {
+func redactNode(root ast.Node, at func(ast.Node) diag.Pos, diags *diag.List) {
 	var names []string
-	refuse := func(lit *ast.BasicLit, summary string) {
+	refuse := func(lit ast.Node, summary string) {
 		diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: at(lit), Path: strings.Join(names, "."),
 			Summary: summary, Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy, Secret: true})
 	}
@@ -51,6 +51,11 @@ func redactNode(root ast.Node, at func(*ast.BasicLit) diag.Pos, diags *diag.List
 		switch n := n.(type) {
 		case *ast.Field:
 			name, _, _ := ast.LabelName(n.Label)
+			if tokenLike.MatchString(name) {
+				refuse(n.Label, "this name looks like an access token")
+				name = secretText
+				n.Label = &ast.BasicLit{ValuePos: n.Label.Pos(), Kind: token.STRING, Value: literal.String.Quote(name)}
+			}
 			names = append(names, name)
 			if secretName.MatchString(name) && !underSecretReference(names) {
 				if lit := literalIn(n.Value); lit != nil {

@@ -21,7 +21,7 @@ Of a sweep with refused experiments the accepted ones are shown, and the exit st
 Examples:
 
   genrm plan examples/relax-dual-judge
-  genrm plan sweep.cue --name lr-1e-6
+  genrm plan sweep.cue --name lr-small
   genrm plan dual.cue -o json | jq .instances.quality.bundles
 
 Exit status: 0 planned, 1 errors, 2 wrong usage.`
