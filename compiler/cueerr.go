@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"cuelang.org/go/cue"
 	cueerrors "cuelang.org/go/cue/errors"
@@ -106,10 +107,19 @@ func (ev *evaluator) best(path string, places []diag.Pos) diag.Pos {
 func translate(format string, args []any, msg, full, path string) diag.Diagnostic {
 	has := func(s string) bool { return strings.Contains(format, s) || strings.Contains(msg, s) }
 	arg := func(i int) string {
-		if i < len(args) {
-			return fmt.Sprint(args[i])
+		if i >= len(args) {
+			return ""
 		}
-		return ""
+		switch s := fmt.Sprint(args[i]); {
+		case strings.HasPrefix(s, "{"): // its members may be long, or secret
+			return "a struct"
+		case strings.HasPrefix(s, "["):
+			return "a list"
+		case utf8.RuneCountInString(s) > 60:
+			return string([]rune(s)[:57]) + "…"
+		default:
+			return s
+		}
 	}
 	name := lastName(path)
 	switch {

@@ -80,6 +80,11 @@ func evaluate(src *source, opts Options, diags *diag.List) (root *tree.Value, hi
 	if err := v.Err(); err != nil { // what hidden fields and definitions got wrong
 		ev.errors(err, root.Pos)
 	}
+	// A fault in --set is one of the whole value too: the one with a path says more.
+	all := slices.Clone(*diags)
+	*diags = slices.DeleteFunc(*diags, func(d diag.Diagnostic) bool {
+		return d.Path == "" && strings.HasPrefix(d.Pos.File, "--set") && slices.ContainsFunc(all, func(o diag.Diagnostic) bool { return o.Path != "" && o.Code == d.Code && o.Pos == d.Pos })
+	})
 	return root, ev.hidden
 }
 

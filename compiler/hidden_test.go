@@ -54,6 +54,16 @@ serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1}
 			t.Errorf("--set %s: %s", set, all)
 		}
 	}
+	for _, set := range []string{"serve.instances.a=3", "serve.instances.a.env.Y=1/0"} {
+		r := compileText(t, `
+name: "a"
+_k: "hunter2"
+serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1, env: {HF_TOKEN: {env: "A"}, X: _k}}
+`, set)
+		if all := fmt.Sprintf("%+v", r.Diagnostics); strings.Contains(all, "hunter") || len(r.Diagnostics) != 1 || r.Diagnostics[0].Path == "" {
+			t.Errorf("--set %s: %s", set, all)
+		}
+	}
 	for _, value := range []string{`{env: "A"}`, `{file: "/a"}`, `_refs["main"]`, `_refs.main`, `{env: "\(name)_TOKEN"}`} {
 		r := compileText(t, fmt.Sprintf(`
 name: "a"
