@@ -141,7 +141,9 @@ func translate(format string, args []any, msg, full, path string) diag.Diagnosti
 		return diag.Diagnostic{Code: "GRM1007", Summary: name + " is not allowed by a definition of your own package", Remedy: "correct the name, or add the field to that definition"}
 	case has("out of bound"), has("invalid value"):
 		return diag.Diagnostic{Code: "GRM1007", Summary: name + " breaks a condition of your own package: " + msg, Remedy: "change the value, or the condition"}
-	case has("found packages"), has("import"), has("package"), has("module"), has("no files"), has("build constraints"):
+	case has("build constraints"):
+		return diag.Diagnostic{Code: "GRM1003", Summary: "no file is left: an @if attribute leaves out each", Remedy: "pass the tag that it asks for, -t NAME, or remove the attribute"}
+	case has("found packages"), has("import"), has("package"), has("module"), has("no files"):
 		return diag.Diagnostic{Code: "GRM1003", Summary: regexp.MustCompile(`^(import failed: ([^ ]+:[0-9]+:[0-9]+: )?)+`).ReplaceAllString(firstLine(full), "import failed: "), Remedy: "check the package clauses and imports; imports need a cue.mod folder at the root of the module"}
 	case has("incomplete"), has("non-concrete"), has("unresolved"):
 		return diag.Diagnostic{Code: "GRM1006", Summary: name + " has no concrete value: " + firstLine(msg), Remedy: "give it a value here, by --set, or by a tag (-t)"}

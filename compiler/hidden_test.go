@@ -111,6 +111,7 @@ serve: instances: {
 name: "a"
 serv: instance: a: {engine: "vllm", model_path: "/m", num_gpus: "x"}
 `, "GRM2001@3:1 GRM2001@3:7 GRM2002@3:1 GRM2003@3:65"},
+		{"a build attribute", "@if(prod)\nname: \"a\"\n", "GRM1003@0:0"},
 		{"a misspelt sweep", `
 experimens: a: serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: "x"}
 `, "GRM2001@2:1 GRM2003@2:82"},
