@@ -48,6 +48,9 @@ func (c *fmtCmd) Run(a *app) error {
 	var changes []change
 	var broken diag.List
 	for _, f := range files {
+		if st, err := os.Stat(f); err == nil && !st.Mode().IsRegular() {
+			return fmt.Errorf("%s: not a regular file", f)
+		}
 		old, err := os.ReadFile(f)
 		if err != nil {
 			return err
@@ -109,8 +112,12 @@ func syntaxErrors(file string, text []byte, err error) diag.List {
 	return out
 }
 
-// replace swaps a file's content at once and keeps its mode.
+// replace swaps a file's content at once and keeps its mode; of a link, that of
+// the file it leads to.
 func replace(file string, text []byte) (err error) {
+	if file, err = filepath.EvalSymlinks(file); err != nil { // a link stays one
+		return err
+	}
 	st, err := os.Stat(file)
 	if err != nil {
 		return err
