@@ -269,10 +269,55 @@ func TestDeadReplica(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	dead.Close()
 	b := newBackend(t, says("1"))
-	s := start(t, config(t, routes("q")), Options{Upstreams: map[string][]string{"q": {dead.URL, b.URL}}})
+	g, err := New(config(t, routes("q")), Options{Upstreams: map[string][]string{"q": {dead.URL, b.URL}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(g)
+	defer s.Close()
 	for range 10 {
 		if code, text := post(t, s.URL+"/genrm/generate", "{"+hello+"}"); code != 200 {
 			t.Fatalf("%d %s", code, text)
+		}
+	}
+	if r := g.routes[0].replicas[0]; r.load.Load() != 0 || r.resting.Load() == 0 {
+		t.Errorf("the dead one: %d under way, rests until %d", r.load.Load(), r.resting.Load())
+	}
+}
+
+// Among replicas: one that was not tried, then one that does not rest, then the
+// least loaded, then the next in turn.
+func TestPick(t *testing.T) {
+	later := time.Now().Add(time.Hour).UnixNano()
+	for _, c := range []struct {
+		name    string
+		load    [3]int64
+		resting [3]int64
+		tried   []int
+		want    int
+	}{
+		{"in turn", [3]int64{}, [3]int64{}, nil, 1},
+		{"least loaded", [3]int64{2, 3, 1}, [3]int64{}, nil, 2},
+		{"not a resting one", [3]int64{2, 0, 1}, [3]int64{0, later, later}, nil, 0},
+		{"rested", [3]int64{2, 0, 1}, [3]int64{0, 1, later}, nil, 1},
+		{"all rest", [3]int64{2, 1, 0}, [3]int64{later, later, later}, nil, 2},
+		{"not a tried one", [3]int64{2, 1, 0}, [3]int64{}, []int{2}, 1},
+		{"rather a resting than a tried one", [3]int64{0, 9, 0}, [3]int64{0, later, 0}, []int{0, 2}, 1},
+		{"all tried", [3]int64{1, 2, 0}, [3]int64{}, []int{0, 1, 2}, 2},
+	} {
+		rt := &route{Route: &Route{}}
+		for i := range 3 {
+			r := &replica{}
+			r.load.Store(c.load[i])
+			r.resting.Store(c.resting[i])
+			rt.replicas = append(rt.replicas, r)
+		}
+		var tried []*replica
+		for _, i := range c.tried {
+			tried = append(tried, rt.replicas[i])
+		}
+		if got := slices.Index(rt.replicas, rt.pick(tried)); got != c.want {
+			t.Errorf("%s: replica %d, want %d", c.name, got, c.want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -194,6 +195,27 @@ func TestCrash(t *testing.T) {
 	if err := <-ended; !errors.Is(err, ErrCrash) {
 		t.Error(err)
 	}
+}
+
+// The script's times pass before it listens and before an answer, to the second
+// (of a clock of the test's own).
+func TestTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		script, err := ParseScript([]byte(`{"model":"m","constant":"1","latency":2.5,"startup_time":90}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, start := New(script), time.Now()
+		if err := j.Startup(t.Context()); err != nil || time.Since(start) != 90*time.Second {
+			t.Errorf("started after %s: %v", time.Since(start), err)
+		}
+		start = time.Now()
+		w := httptest.NewRecorder()
+		j.ServeHTTP(w, httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(chat("x", ""))))
+		if w.Code != 200 || time.Since(start) != 2500*time.Millisecond {
+			t.Errorf("%d after %s", w.Code, time.Since(start))
+		}
+	})
 }
 
 // Waiting ends when who waits goes away.
