@@ -46,7 +46,7 @@ bench:
 	go test -run '^$$' -bench . -benchmem ./...
 
 fuzz:
-	@grep -rl --include='*_test.go' '^func Fuzz' cmd compiler launchers schema | while read -r file; do \
+	@grep -rl --include='*_test.go' '^func Fuzz' cmd compiler gateway launchers schema | while read -r file; do \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
 			go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME); \
 		done; \

@@ -88,7 +88,8 @@ func loopback(host string) bool {
 
 // launch is the gateway's command and the artifact that it reads: the routes in
 // the user's order, secrets as references. The addresses of engines that the
-// run starts are not in it: they are known when ports are, in endpoints.json.
+// run starts are not in it: they are known when ports are, and reach the gateway
+// by its environment, as does a port that the user left open.
 func (s *serveRun) launch() {
 	p := s.e.plan
 	g := p.Gateway
@@ -123,6 +124,15 @@ func (s *serveRun) launch() {
 	put(root, "routes", routes)
 	p.Artifacts = append([]plan.Artifact{{Name: "gateway.json", Text: root.JSON() + "\n"}}, p.Artifacts...)
 	p.Launch = plan.Launch{Argv: []plan.Arg{"genrm", "gateway", "--config=" + plan.File("gateway.json")}}
+	if len(g.Port.Placeholders()) > 0 {
+		p.Launch.Env.Set("GENRM_PORT_GATEWAY", plan.EnvValue{Text: g.Port})
+	}
+	for _, i := range p.Instances {
+		if i.Value.Engine != "openai" {
+			p.Launch.Env.Set("GENRM_UPSTREAMS", plan.EnvValue{Text: plan.Upstreams()})
+			break
+		}
+	}
 }
 
 func put(v *tree.Value, name string, x *tree.Value) {
@@ -694,7 +704,7 @@ func (s *serveRun) sim(key string, v *tree.Value) {
 	}
 	out := &tree.Value{Kind: tree.Struct}
 	put(out, "model", tree.Text(model))
-	for _, name := range []string{"constant", "echo", "match", "latency", "failure_rate"} {
+	for _, name := range []string{"constant", "echo", "match", "latency", "failure_rate", "startup_time", "crash_after"} {
 		if x := v.Field(name); x.OK() {
 			put(out, name, x)
 		}

@@ -239,6 +239,28 @@ func TestGatewayArtifact(t *testing.T) {
 	}
 }
 
+// TestGatewayEnvironment: the gateway asks for what only the target knows, and
+// for nothing else.
+func TestGatewayEnvironment(t *testing.T) {
+	const sim, remote = `q: {engine: "sim", constant: "1", startup_time: 2, crash_after: 3}`, `r: {engine: "openai", base_url: "https://h/v1", model: "m"}`
+	for _, c := range []struct{ name, src, want string }{
+		{"an open port", `serve: instances: {` + sim + `}`, `{"GENRM_PORT_GATEWAY":"{port:gateway}","GENRM_UPSTREAMS":"{upstreams}"}`},
+		{"a port", `serve: {gateway: port: 8088, instances: {` + sim + `, ` + remote + `}}`, `{"GENRM_UPSTREAMS":"{upstreams}"}`},
+		{"nothing is started", `serve: {gateway: port: 8088, instances: {` + remote + `}}`, `{}`},
+	} {
+		e := compileCUE(t, c.src)
+		if len(codes(e.diags)) > 0 {
+			t.Fatalf("%s: refused:%s", c.name, describe(e.diags))
+		}
+		if got, err := e.plan.Launch.Env.MarshalJSON(); err != nil || string(got) != c.want {
+			t.Errorf("%s: %s %v, want %s", c.name, got, err, c.want)
+		}
+		if a := e.plan.Artifacts; strings.Contains(c.src, sim) && a[1].Text != `{"model":"q","constant":"1","startup_time":2,"crash_after":3}`+"\n" {
+			t.Errorf("%s: %s", c.name, a[1].Text)
+		}
+	}
+}
+
 // TestServeExamples compiles the examples without a finding.
 func TestServeExamples(t *testing.T) {
 	for _, name := range []string{"serve-two-vllm", "serve-sglang-two-nodes", "serve-openai-beside-local", "quickstart"} {

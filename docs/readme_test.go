@@ -194,7 +194,7 @@ func copyOf(t *testing.T, root string) string {
 		}
 		write(t, filepath.Join(dir, name), string(data))
 	}
-	for _, name := range []string{"cmd", "compiler", "schema", "launchers", "examples"} {
+	for _, name := range []string{"cmd", "compiler", "schema", "launchers", "gateway", "examples"} {
 		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(root, name))); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,12 @@ const (
 // errReported says that everything was printed already: only the status is left.
 var errReported = errors.New("already reported")
 
+// targetError is a failure of the machine that something should run on.
+type targetError struct{ err error }
+
+func (e targetError) Error() string { return e.err.Error() }
+func (e targetError) Unwrap() error { return e.err }
+
 // usageError is a command line that parses but makes no sense.
 type usageError struct{ msg string }
 
@@ -41,6 +48,9 @@ type cli struct {
 	Plan   planCmd   `cmd:"" help:"Show what would run: mode, roles, judges, GPU map, the exact command."`
 	Emit   emitCmd   `cmd:"" help:"Write the scripts, JSON and files of an experiment."`
 	Golden goldenCmd `cmd:"" help:"Keep plans and emitted files under review, and compare."`
+
+	Gateway gatewayCmd `cmd:"" help:"Run the GenRM service API in front of judges."`
+	Sim     simCmd     `cmd:"" help:"Run a scripted judge: no model, no GPU."`
 
 	Init       initCmd       `cmd:"" help:"Write a commented starter experiment."`
 	Fmt        fmtCmd        `cmd:"" help:"Format .cue files."`
@@ -74,6 +84,7 @@ type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	env    []string
+	grace  atomic.Int64 // nanoseconds that a command may take to end after a signal
 }
 
 // getenv returns the last value of a variable, or "".
@@ -103,7 +114,8 @@ type exited int
 // Main runs genrm and returns its exit status. It changes nothing outside of
 // what the command says, reads no environment but env, and catches SIGINT,
 // SIGTERM and SIGHUP: the command is told to stop and has two seconds to remove
-// what it had half done.
+// what it had half done, or as long as it said (app.grace). A second signal ends
+// it at once.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -111,7 +123,9 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, env []string
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	done := make(chan int, 1)
-	go func() { done <- run(&app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, env: env}, args) }()
+	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, env: env}
+	a.grace.Store(int64(2 * time.Second))
+	go func() { done <- run(a, args) }()
 	select {
 	case code := <-done:
 		return code
@@ -119,7 +133,8 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, env []string
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(2 * time.Second):
+		case <-signals:
+		case <-time.After(time.Duration(a.grace.Load())):
 		}
 		n, _ := s.(syscall.Signal)
 		return 128 + int(n)
@@ -162,6 +177,7 @@ func run(a *app, args []string) (code int) {
 // status prints an error unless that was done, and returns its exit status.
 func (a *app) status(err error) int {
 	var usage usageError
+	var target targetError
 	switch {
 	case err == nil:
 		return exitOK
@@ -170,6 +186,9 @@ func (a *app) status(err error) int {
 	case errors.As(err, &usage):
 		fmt.Fprintf(a.stderr, "genrm: %s\n", safe(err))
 		return exitUsage
+	case errors.As(err, &target):
+		fmt.Fprintf(a.stderr, "genrm: %v\n", err)
+		return exitTarget
 	}
 	fmt.Fprintf(a.stderr, "genrm: %s\n", safe(err))
 	return exitInput

@@ -391,6 +391,8 @@ func (w *writer) expression(ph plan.Placeholder) ([]shell.Part, error) {
 		return open("GENRM_PORT_"+strings.ToUpper(ph.Name), "a free port for "+ph.Name)
 	case "host":
 		return open("GENRM_HOST_"+ph.Name, "address of node "+ph.Name+" of this process")
+	case "upstreams":
+		return open("GENRM_UPSTREAMS", "addresses of the judges, as KEY=http://HOST:PORT,KEY=http://HOST:PORT, one for each replica")
 	case "rank":
 		return open("GENRM_RANK", "node rank of this process")
 	case "job_id":

@@ -12,6 +12,7 @@ import (
 //
 //	{port:PURPOSE}  a free port for a purpose, such as http
 //	{host:N}        host name or address of node N of the process
+//	{upstreams}     addresses of the engines that a serve plan starts: KEY=URL,… with one for each replica
 //	{rank}          node rank of the process
 //	{job_id}        the scheduler's id
 //	{run_dir}       the run directory
@@ -23,7 +24,7 @@ import (
 // byte for byte, whatever it holds.
 type Arg string
 
-var placeholder = regexp.MustCompile(`\{(port:[a-z0-9_]+|host:[0-9]+|rank|job_id|run_dir|file:[A-Za-z0-9._-]+|secret:(?:env|file):[^{}]+|brace)\}`)
+var placeholder = regexp.MustCompile(`\{(port:[a-z0-9_]+|host:[0-9]+|upstreams|rank|job_id|run_dir|file:[A-Za-z0-9._-]+|secret:(?:env|file):[^{}]+|brace)\}`)
 
 // Lit returns text that no launcher replaces.
 func Lit(s string) Arg {
@@ -47,6 +48,9 @@ func Port(purpose string) Arg { return Arg("{port:" + purpose + "}") }
 
 // Host is the placeholder of the address of node n (from 0) of a process.
 func Host(n int) Arg { return Arg("{host:" + strconv.Itoa(n) + "}") }
+
+// Upstreams is the placeholder of the addresses of a serve plan's engines.
+func Upstreams() Arg { return "{upstreams}" }
 
 // Rank is the placeholder of a process's node rank.
 func Rank() Arg { return "{rank}" }

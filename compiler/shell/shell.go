@@ -51,7 +51,7 @@ func Var(v string) Expr {
 func Required(v, message string) Expr {
 	e := Var(v)
 	plain := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(" .,:;/_-", r) {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(" .,:;/_=-", r) {
 			return r
 		}
 		return -1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment quickstart, plan sha256:1288b8ccb542c85a660f9c02d9076dcb5d760da086b441a4b5f96135596eb194. Do not edit.
+# Made by genrm from experiment quickstart, plan sha256:c984480710b5ce7d661a70c1b8200c09ae5716b56097c50bd263b1644a4835df. Do not edit.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.
 # Judge quality, replica 0, node rank 0.

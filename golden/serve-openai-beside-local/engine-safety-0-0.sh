@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-openai-beside-local, plan sha256:5e3ab8509572ea17dbbc50d627a71fe3cb50f9b5b2dcd38da23c417444fc6f1a. Do not edit.
+# Made by genrm from experiment serve-openai-beside-local, plan sha256:e1af9a5c77ad50cdd3ea8a3f53c102c4c4710ac7f5692ad6984b55bc1d55079a. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-sglang-two-nodes, plan sha256:f6217176b41da89c48b11afc42fa4fe4a53e1805fab8c69190a1311839229301. Do not edit.
+# Made by genrm from experiment serve-sglang-two-nodes, plan sha256:a94f938d3882dc1ed553a126147b379d814776704b03f1c028842aa0b6cf127c. Do not edit.
 # Set GENRM_HOST_1: address of node 1 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.
 # Set GENRM_PORT_NCCL: a free port for nccl.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:c345ae34d4df88680390df508659781c7fad820297208b9ba4c5c62cccf81aab. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:5bf88da58c1b46e173c03229763cbc34edc298d796f3857b9f16dc983c7aeb46. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

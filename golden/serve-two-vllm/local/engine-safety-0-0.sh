@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:96b8a5b01028800d5863064f551d56d929e9d1def7144783e0f7b2d91b62a219. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:1a1d0b916bdb6df5e7b65fd5df4a6d5f46d637975d0e8f2c12cb41ea8dbefc58. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:0c9551b73637f0bf610f4c1d813e150678ddff933e9122e0944aca7dcaf221c8. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:3db259da65a4d2967d119c33ddc0dfbab8dbb2b2a6ecd947c35c0ee90cd063fd. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

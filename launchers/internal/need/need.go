@@ -6,6 +6,7 @@ package need
 
 import (
 	"fmt"
+	"slices"
 
 	"genrm.dev/genrm/compiler/plan"
 )
@@ -39,10 +40,11 @@ func GPUs(p *plan.Plan) int {
 // Ports is the number of free ports that a node must find for the run: one for
 // each purpose of each process, whether its argv or its environment asks.
 func Ports(p *plan.Plan) int {
-	n := count(p.Launch.Argv, p.Launch.Env)
+	launch := p.Launch.Argv
 	if p.Gateway != nil {
-		n += len(p.Gateway.Port.Placeholders())
+		launch = append(slices.Clone(launch), p.Gateway.Port)
 	}
+	n := count(launch, p.Launch.Env)
 	for _, i := range p.Instances {
 		for _, argv := range i.Value.Argv {
 			n += count(argv, i.Value.Env)

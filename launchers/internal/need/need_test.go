@@ -9,6 +9,7 @@ import (
 func TestNeed(t *testing.T) {
 	serve := &plan.Plan{Workload: plan.Serve, Gateway: &plan.Gateway{Port: plan.Port("gateway")}}
 	two := &plan.Instance{NumGPUs: 4, Argv: [][]plan.Arg{{"--port=" + plan.Port("http"), "--again=" + plan.Port("http")}, {"--port=" + plan.Port("http")}}}
+	serve.Launch.Env.Set("GENRM_PORT_GATEWAY", plan.EnvValue{Text: plan.Port("gateway")}) // the same port
 	two.Env.Set("VLLM_PORT", plan.EnvValue{Text: plan.Port("vllm")})
 	serve.Instances.Set("a", two)
 	serve.Instances.Set("b", &plan.Instance{NumGPUs: 1, Argv: [][]plan.Arg{{plan.Lit("{port:http}")}}})
