@@ -20,16 +20,17 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 // A signal ends a command that waits, here for the other end of a pipe, with
 // 128 and its number.
 func TestSignal(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe.cue")
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "config.json")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Skip(err)
 	}
 	code := make(chan int)
 	go func() {
-		c, _, _ := call(t, "fmt", pipe)
+		c, _, _ := call(t, "model", "facts", dir)
 		code <- c
 	}()
-	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // returns when fmt has opened it: the signals are caught by then
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // returns when the command has opened it: the signals are caught by then
 	if err != nil {
 		t.Fatal(err)
 	}
