@@ -17,6 +17,9 @@ func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+// stillOpen keeps the pipe of TestSignal from being collected and closed.
+var stillOpen *os.File
+
 // A signal ends a command that waits, here for the other end of a pipe, with
 // 128 and its number.
 func TestSignal(t *testing.T) {
@@ -34,7 +37,7 @@ func TestSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
+	stillOpen = w // until the process ends: closed, the command would go on beside the tests that follow
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
