@@ -187,10 +187,7 @@ func (c *checker) undecided(v *tree.Value, forms []*schema.Alt) {
 			}
 		}
 	}
-	taken := map[string]bool{}
-	for _, n := range v.Names() {
-		taken[n] = true
-	}
+	taken := nameSet(v)
 	for _, f := range v.Fields {
 		var known *schema.Field
 		alike := true
@@ -202,7 +199,7 @@ func (c *checker) undecided(v *tree.Value, forms []*schema.Alt) {
 		}
 		switch {
 		case known == nil:
-			c.unknown(v, f, &all, nameSet(v))
+			c.unknown(v, f, &all, taken)
 		case alike && !slices.ContainsFunc(known.Type.Alts, func(a *schema.Alt) bool { return a.Lit != nil }):
 			c.value(f.Value, known.Type, known.Doc, f.Pos)
 		}
