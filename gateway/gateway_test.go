@@ -234,6 +234,14 @@ func TestRetries(t *testing.T) {
 		{"404 is the gateway's own fault", status(404, 200), 502, 1, `status 404`},
 		{"500", status(500, 200), 502, 1, `"failure_policy":"mask"`},
 		{"redirect", status(302, 200), 502, 1, `status 302`},
+		{"400 of SGLang, in the form of the others", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(400)
+			fmt.Fprint(w, `{"object":"error","message":"too <long>","type":"BadRequestError","param":null,"code":400}`)
+		}, 400, 1, `{"error":{"code":400,"message":"too <long>","param":null,"type":"BadRequestError"}}`},
+		{"400 without JSON", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(400)
+			fmt.Fprint(w, "no")
+		}, 400, 1, "no"},
 		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "well") }, 502, 1, "no chat completion"},
 		{"no choice", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"choices":[]}`) }, 502, 1, "has no text"},
 		{"no text", func(w http.ResponseWriter, _ *http.Request) {

@@ -115,7 +115,8 @@ func (x *exchange) failed(status int, format string, args ...any) {
 
 // ask asks the judge, and answers for it unless its answer has status 200,
 // which it returns for the caller to close. Faults of the request that the judge
-// names (400, 413, 422) and its plea to wait (429) reach the client as they are.
+// names (400, 413, 422) and its plea to wait (429) reach the client with the
+// judge's own words.
 func (x *exchange) ask(path string, body []byte) (*http.Response, bool) {
 	res, err := x.g.ask(x.ctx, x.rt, path, body, x.r.Header)
 	if err != nil {
@@ -138,13 +139,27 @@ func (x *exchange) ask(path string, body []byte) (*http.Response, bool) {
 				x.w.Header().Set(name, v)
 			}
 		}
+		said, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 		x.w.WriteHeader(res.StatusCode)
-		_, _ = io.Copy(x.w, io.LimitReader(res.Body, 64<<10))
+		_, _ = x.w.Write(refusal(said))
 		return nil, false
 	}
 	said, _ := io.ReadAll(io.LimitReader(res.Body, 2<<10))
 	x.failed(http.StatusBadGateway, "it answered with status %d%s", res.StatusCode, quote(said))
 	return nil, false
+}
+
+// refusal is an engine's error in the form that OpenAI's API and the gateway's
+// own errors have, {"error": {"message": …}}, whichever engine it is: SGLang
+// writes the inner object alone. What is neither stays as it is.
+// Source: sglang/srt/entrypoints/openai/serving_base.py of 0.5.15.post1.
+func refusal(said []byte) []byte {
+	var doc fields
+	if json.Unmarshal(said, &doc) != nil || doc["error"] != nil || doc["message"] == nil {
+		return said
+	}
+	delete(doc, "object")
+	return fields{"error": doc.encode()}.encode()
 }
 
 // quote is the start of an engine's error text, on one line.
