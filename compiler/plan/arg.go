@@ -16,6 +16,8 @@ import (
 //	{rank}          node rank of the process
 //	{job_id}        the scheduler's id
 //	{run_dir}       the run directory
+//	{cpus}          CPU cores that the run may use on the node
+//	{path:PURPOSE}  a short-lived folder of the run on the node, such as ray
 //	{file:NAME}     path of an emitted artifact, as its process sees it
 //	{secret:env:NAME}, {secret:file:PATH}  the secret itself, known only where the process starts
 //	{brace}         a literal "{" before text that would otherwise read as a placeholder
@@ -24,7 +26,7 @@ import (
 // byte for byte, whatever it holds.
 type Arg string
 
-var placeholder = regexp.MustCompile(`\{(port:[a-z0-9_]+|host:[0-9]+|upstreams|rank|job_id|run_dir|file:[A-Za-z0-9._-]+|secret:(?:env|file):[^{}]+|brace)\}`)
+var placeholder = regexp.MustCompile(`\{(port:[a-z0-9_]+|host:[0-9]+|upstreams|rank|job_id|run_dir|cpus|path:[a-z0-9_]+|file:[A-Za-z0-9._-]+|secret:(?:env|file):[^{}]+|brace)\}`)
 
 // Lit returns text that no launcher replaces.
 func Lit(s string) Arg {
@@ -57,6 +59,12 @@ func Rank() Arg { return "{rank}" }
 
 // File is the placeholder of the path of the plan's artifact with that name.
 func File(name string) Arg { return Arg("{file:" + name + "}") }
+
+// CPUs is the placeholder of the cores that the run may use on the node.
+func CPUs() Arg { return "{cpus}" }
+
+// Path is the placeholder of a folder that the run has on the node.
+func Path(purpose string) Arg { return Arg("{path:" + purpose + "}") }
 
 // Placeholder is the inside of a placeholder, split at its first colon.
 type Placeholder struct{ Kind, Name string }

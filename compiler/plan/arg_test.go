@@ -20,6 +20,7 @@ func TestBind(t *testing.T) {
 		"--port={port:http}":                        "--port=<port:http>",
 		"{host:0}:{port:dist_init}":                 "<host:0>:<port:dist_init>",
 		"{rank}{job_id}{run_dir}{upstreams}":        "<rank:><job_id:><run_dir:><upstreams:>",
+		CPUs() + Path("ray"):                        "<cpus:><path:ray>",
 		"{file:gym.yaml}":                           "<file:gym.yaml>",
 		"{secret:env:HF_TOKEN}":                     "<secret:env:HF_TOKEN>",
 		"{nothing:of ours} {} {{x}}":                "{nothing:of ours} {} {{x}}",
