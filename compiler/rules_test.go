@@ -61,6 +61,14 @@ func TestRulePages(t *testing.T) {
 				return d.Code != code && d.Severity != diag.Note && d.Code != "GRM8302" && (code != "GRM5025" || d.Code != "GRM5022")
 			}
 			wrong := run(page.Wrong)
+			if page.Launch { // raised there: see the tests of launchers/bind
+				for _, text := range []string{page.Wrong, page.Right} {
+					if l := run(text); l.HasErrors() {
+						t.Errorf("an example has errors before it is launched: %+v", l)
+					}
+				}
+				return
+			}
 			i := slices.IndexFunc(wrong, func(d diag.Diagnostic) bool {
 				return d.Code == code && strings.Contains(page.Severity, string(d.Severity))
 			})

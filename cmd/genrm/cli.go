@@ -49,6 +49,15 @@ type cli struct {
 	Emit   emitCmd   `cmd:"" help:"Write the scripts, JSON and files of an experiment."`
 	Golden goldenCmd `cmd:"" help:"Keep plans and emitted files under review, and compare."`
 
+	Launch   launchCmd   `cmd:"" aliases:"submit" help:"Start an experiment on its target and follow it."`
+	Status   statusCmd   `cmd:"" help:"Show how a run and its processes are."`
+	Logs     logsCmd     `cmd:"" help:"Show what the processes of a run print."`
+	Stop     stopCmd     `cmd:"" help:"End runs, and everything that belongs to them."`
+	List     listCmd     `cmd:"" help:"List runs."`
+	Endpoint endpointCmd `cmd:"" help:"Show where the judges of a run are asked."`
+	Prune    pruneCmd    `cmd:"" help:"Remove the folders of ended runs."`
+	Node     nodeCmd     `cmd:"" help:"Run the processes of one node of a run; launchers start it."`
+
 	Gateway gatewayCmd `cmd:"" help:"Run the GenRM service API in front of judges."`
 	Sim     simCmd     `cmd:"" help:"Run a scripted judge: no model, no GPU."`
 
@@ -71,6 +80,7 @@ Examples:
   genrm vet ./...
   genrm plan examples/relax-dual-judge
   genrm emit examples/relax-dual-judge --target slurm -o out
+  genrm launch examples/quickstart
   genrm explain relax.genrm_instances.*.num_gpus
 
 Exit status: 0 fine, 1 problems in the input, 2 wrong usage, 3 the target failed, 128+n after signal n.`
@@ -84,8 +94,21 @@ type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	env    []string
-	grace  atomic.Int64 // nanoseconds that a command may take to end after a signal
+	took   atomic.Bool    // the command takes signals itself, from signal
+	signal chan os.Signal // see takeSignals
+	grace  atomic.Int64   // nanoseconds that a command may take to end after a signal
 }
+
+// takeSignals hands every further signal to the command, which ends by itself.
+func (a *app) takeSignals() <-chan os.Signal {
+	a.took.Store(true)
+	return a.signal
+}
+
+// exitStatus is the status of what was run, after everything was printed.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // getenv returns the last value of a variable, or "".
 func (a *app) getenv(name string) string {
@@ -123,22 +146,36 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, env []string
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	done := make(chan int, 1)
-	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, env: env}
+	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, env: env, signal: make(chan os.Signal, 16)}
 	a.grace.Store(int64(2 * time.Second))
 	go func() { done <- run(a, args) }()
-	select {
-	case code := <-done:
-		return code
-	case s := <-signals:
-		cancel()
+	for {
 		select {
-		case <-done:
-		case <-signals:
-		case <-time.After(time.Duration(a.grace.Load())):
+		case code := <-done:
+			return code
+		case s := <-signals:
+			if a.took.Load() {
+				select {
+				case a.signal <- s:
+				default: // so many that one more says nothing new
+				}
+				continue
+			}
+			cancel()
+			select {
+			case <-done:
+			case <-signals:
+			case <-time.After(time.Duration(a.grace.Load())):
+			}
+			return 128 + number(s)
 		}
-		n, _ := s.(syscall.Signal)
-		return 128 + int(n)
 	}
+}
+
+// number is that of a signal.
+func number(s os.Signal) int {
+	n, _ := s.(syscall.Signal)
+	return int(n)
 }
 
 func run(a *app, args []string) (code int) {
@@ -178,9 +215,12 @@ func run(a *app, args []string) (code int) {
 func (a *app) status(err error) int {
 	var usage usageError
 	var target targetError
+	var code exitStatus
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &code):
+		return int(code)
 	case errors.Is(err, errReported):
 		return exitInput
 	case errors.As(err, &usage):

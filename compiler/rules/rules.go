@@ -9,6 +9,7 @@
 //	- verdict: same | stricter | version-bound | own
 //	- source: where the fact can be checked
 //	- flags: --target=slurm   (optional: flags of the `genrm vet` that the examples need)
+//	- raised: when the run is launched   (optional: the rule needs the machine, so `genrm vet` accepts both examples)
 //
 //	What is wrong, why it matters, in a few sentences.
 //
@@ -48,6 +49,7 @@ type Page struct {
 	Severity string
 	Verdict  string // same, stricter, version-bound, own
 	Source   string
+	Launch   bool     // raised when a run is launched, and not before
 	Flags    []string // of the `genrm vet` that runs the examples
 	Text     string   // Markdown between the facts and the examples
 	Wrong    string   // CUE that raises the code
@@ -104,6 +106,8 @@ func parse(raw string) (Page, error) {
 			p.Verdict = value
 		case ok && key == "source" && p.Source == "":
 			p.Source = value
+		case ok && key == "raised" && value == "when the run is launched":
+			p.Launch = true
 		case ok && key == "flags" && p.Flags == nil:
 			p.Flags = strings.Fields(value)
 		default:

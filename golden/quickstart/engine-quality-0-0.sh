@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment quickstart, plan sha256:c984480710b5ce7d661a70c1b8200c09ae5716b56097c50bd263b1644a4835df. Do not edit.
+# Made by genrm from experiment quickstart, plan sha256:8031f6e339f28cc66580cf5a78ec768db5a843efd41d31242421fc4b7da7288b. Do not edit.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.
 # Judge quality, replica 0, node rank 0.

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"genrm.dev/genrm/compiler/emit"
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/compiler/shell"
+	"genrm.dev/genrm/launchers/local"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+type launchCmd struct {
+	compileFlags
+	rootFlag
+	Detach   bool   `short:"d" help:"Leave the run to its supervisor and return."`
+	Wait     bool   `help:"With --detach: return only when the judges are ready, or the driver has ended."`
+	Follow   bool   `short:"f" help:"Show what the processes print, too."`
+	DryRun   bool   `help:"Check this machine and show what would be started; start and write nothing."`
+	Rehearse bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
+	Output   string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
+}
+
+func (launchCmd) Help() string {
+	return `Starts one experiment on its target. On target local:
+
+ 1. as vet, and stop if anything is refused;
+ 2. check this machine, everything at once: programs, model paths, secrets, ports, GPUs;
+ 3. choose free ports and GPUs, and freeze all of it in a folder of its own;
+ 4. start the processes under a supervisor: judges, then the gateway, ready when each has answered its health check and generated a token; for relax and gym a Ray of the run's own, then the driver;
+ 5. follow it: what is waited for, for how long, and how it ends.
+
+Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
+
+Examples:
+
+  genrm launch examples/quickstart
+  genrm launch judges.cue --target local --detach --wait
+  genrm launch examples/serve-two-vllm --target local --rehearse
+  genrm launch examples/serve-two-vllm --target local --rehearse --dry-run
+
+Exit status: 1 errors in the input; 3 the machine lacks something, or a judge failed; that of the driver, 128+n if signal n killed it; 128+n after signal n here; 0 a run without a driver was stopped.`
+}
+
+func (c *launchCmd) Run(a *app) error {
+	if c.Wait && c.DryRun || c.Detach && c.Follow {
+		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
+	}
+	plans, err := a.accepted(c.compile(), false)
+	if err != nil {
+		return err
+	}
+	if len(plans) != 1 {
+		var names []string
+		for _, p := range plans {
+			names = append(names, p.Name)
+		}
+		return usagef("launch starts one experiment, and there are %d: choose by --name (%s)", len(plans), strings.Join(names, ", "))
+	}
+	p := plans[0]
+	switch p.Target {
+	case plan.Local:
+	case "":
+		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
+	default:
+		return usagef("target %s cannot be launched yet: emit writes its files", p.Target)
+	}
+	return c.local(a, p)
+}
+
+func (c *launchCmd) local(a *app, p *plan.Plan) error {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	known, err := c.root(a)
+	if err != nil {
+		return err
+	}
+	root := known
+	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
+		root = stated
+	}
+	prepared, found, err := local.Prepare(a.ctx, local.Options{Plan: p, Rehearse: c.Rehearse, Root: root, WorkDir: cwd, Env: a.env, Version: version()})
+	if err != nil {
+		return err
+	}
+	if err := a.print(found); err != nil {
+		return err
+	}
+	if found.HasErrors() {
+		return exitStatus(exitTarget)
+	}
+	if c.DryRun {
+		return c.dryRun(a, prepared)
+	}
+	started, err := prepared.Start(!c.Detach)
+	if err != nil {
+		return targetError{err}
+	}
+	if err := started.Link(known); err != nil {
+		fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
+	}
+	return c.attend(a, started)
+}
+
+// dryRun shows what would be started. Its ports are free now, and not held.
+func (c *launchCmd) dryRun(a *app, p *local.Prepared) error {
+	b, held, err := p.Bind("dry-run-000000")
+	if err != nil {
+		return targetError{err}
+	}
+	held.Close()
+	if c.Output == "json" {
+		commands := map[string]any{}
+		for _, pr := range p.Graph.Processes {
+			cmd, err := p.Command(pr, b)
+			if err != nil {
+				return err
+			}
+			commands[pr.Name] = map[string]any{"argv": cmd.Argv, "env": cmd.Env, "ports": b.Ports[pr.Name], "gpus": b.GPUs[pr.Name], "after": pr.After}
+		}
+		return printJSON(a.stdout, map[string]any{"processes": commands})
+	}
+	for _, pr := range p.Graph.Processes {
+		cmd, err := p.Command(pr, b)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stdout, "%s (%s)\n", pr.Name, pr.Kind)
+		if len(pr.After) > 0 {
+			fmt.Fprintf(a.stdout, "  after  %s\n", strings.Join(pr.After, ", "))
+		}
+		if ports := local.Ports(b, pr.Name); ports != "" {
+			fmt.Fprintf(a.stdout, "  ports  %s\n", ports)
+		}
+		if gpus := b.GPUs[pr.Name]; len(gpus) > 0 {
+			fmt.Fprintf(a.stdout, "  GPUs   %s\n", strings.Join(gpus, ","))
+		}
+		for i, e := range cmd.Env {
+			name, value, _ := strings.Cut(e, "=")
+			q, err := shell.Quote(value)
+			if err != nil {
+				return err
+			}
+			head := "         "
+			if i == 0 {
+				head = "  env    "
+			}
+			fmt.Fprintf(a.stdout, "%s%s=%s\n", head, name, q)
+		}
+		if len(cmd.Argv) > 0 {
+			words := make([]string, len(cmd.Argv))
+			for i, w := range cmd.Argv {
+				if words[i], err = shell.Quote(w); err != nil {
+					return err
+				}
+			}
+			fmt.Fprintf(a.stdout, "  starts %s\n", strings.Join(emit.Lines(plan.Lits(cmd.Argv), words), " \\\n           "))
+		}
+		fmt.Fprintln(a.stdout)
+	}
+	return nil
+}
+
+// attend follows a run until it ends, or until it may be left alone.
+func (c *launchCmd) attend(a *app, s *local.Started) error {
+	out := a.stdout
+	if c.Output == "json" {
+		out = a.stderr // the result is what is on stdout
+	}
+	v := &view{out: out, run: s.Run, live: a.terminal(out) && !c.Follow, quiet: c.Detach && !c.Wait, root: relative(s.Dir)}
+	if c.Follow {
+		v.logs = &follower{run: s.Run, lines: -1, out: out}
+		defer v.logs.close()
+	}
+	signals := a.takeSignals()
+	interrupted := 0
+	for {
+		st, err := s.Status()
+		if err != nil && s.Exists() {
+			return err
+		}
+		over := false
+		select {
+		case <-s.Ended():
+			over = true
+			if st, err = s.Status(); err != nil {
+				return targetError{fmt.Errorf("the folder of the run is gone: %s", s.Dir)}
+			}
+		default:
+		}
+		if st != nil {
+			if err := v.show(st, over); err != nil {
+				return err
+			}
+		}
+		driver := s.Workload != "serve" && !c.Rehearse
+		left := c.Detach && (!c.Wait || !driver && st != nil && st.State == rundir.Ready)
+		if over || left {
+			return c.result(a, s, st, interrupted, over)
+		}
+		select {
+		case sig := <-signals:
+			if c.Detach {
+				fmt.Fprintf(a.stderr, "\n%s goes on; `genrm stop %s` ends it\n", s.ID, s.ID)
+				return exitStatus(128 + number(sig))
+			}
+			if interrupted == 0 {
+				interrupted = 128 + number(sig)
+				v.note("stopping; once more does not wait")
+			}
+			s.Interrupt()
+		case <-s.Ended():
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}
+
+// result says how it ended and gives the exit status.
+func (c *launchCmd) result(a *app, s *local.Started, st *rundir.Status, interrupted int, over bool) error {
+	if c.Output == "json" {
+		if err := printJSON(a.stdout, report{st, s.Dir}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case interrupted > 0:
+		return exitStatus(interrupted)
+	case !over:
+		return nil
+	case !st.State.Ended(): // it could not even say so
+		return targetError{fmt.Errorf("the supervisor ended without a word: see %s", s.LogPath("supervisor"))}
+	case st.ExitCode != nil && *st.ExitCode != 0:
+		return exitStatus(*st.ExitCode)
+	}
+	return nil
+}
+
+// relative shortens a path below the current folder.
+func relative(path string) string {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rel, err := filepath.Rel(cwd, path); err == nil && filepath.IsLocal(rel) {
+		return rel
+	}
+	return path
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+type logsCmd struct {
+	runFlags
+	Follow  bool   `short:"f" help:"Go on with what is added, until the run ends."`
+	Process string `placeholder:"NAME" help:"Only this process; supervisor is the run's own."`
+	Lines   int    `short:"n" default:"100" placeholder:"N" help:"Begin with the last N lines of each log; -1 for all that is kept."`
+}
+
+func (logsCmd) Help() string {
+	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them.
+
+Examples:
+
+  genrm logs
+  genrm logs -f --process safety-0
+  genrm logs quickstart-2026 -n -1
+
+Exit status: 1 no such run or process.`
+}
+
+func (c *logsCmd) Run(a *app) error {
+	run, err := c.open(a)
+	if err != nil {
+		return err
+	}
+	st, err := run.Status()
+	if err != nil {
+		return err
+	}
+	names := processNames(st)
+	if c.Process != "" {
+		if !slices.Contains(names, c.Process) && c.Process != "supervisor" {
+			hint := diag.DidYouMean(c.Process, names)
+			if hint == "" {
+				hint = fmt.Sprintf("there are %v", names)
+			}
+			return fmt.Errorf("%s has no process %s; %s", run.ID, c.Process, hint)
+		}
+		names = []string{c.Process}
+	}
+	f := &follower{run: run, only: c.Process != "", lines: c.Lines, out: a.stdout}
+	defer f.close()
+	for {
+		ended := true
+		if c.Follow {
+			if st, err = run.Status(); err != nil {
+				return err
+			}
+			ended = st.State.Ended()
+			if c.Process == "" {
+				names = processNames(st)
+			}
+		}
+		if err := f.poll(names, ended); err != nil || ended {
+			return err
+		}
+		select {
+		case <-a.ctx.Done():
+			return a.ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// processNames are the processes that have a log.
+func processNames(st *rundir.Status) []string {
+	var out []string
+	for _, p := range st.Processes {
+		if p.Kind != "remote" {
+			out = append(out, p.Name)
+		}
+	}
+	return out
+}
+
+// follower prints several logs, each line with the name of its process unless it
+// is the only one.
+type follower struct {
+	run   *rundir.Run
+	only  bool
+	lines int // of what was there before; -1 for all
+	out   io.Writer
+	tails map[string]*rundir.Tail
+	width int
+}
+
+func (f *follower) poll(names []string, end bool) error {
+	if f.tails == nil {
+		f.tails = map[string]*rundir.Tail{}
+	}
+	for _, name := range names {
+		f.width = max(f.width, len(name))
+	}
+	for _, name := range names {
+		t, ok := f.tails[name]
+		if !ok {
+			var err error
+			if t, err = rundir.NewTail(f.run.LogPath(name), f.lines); err != nil {
+				return err
+			}
+			f.tails[name] = t
+		}
+		for {
+			lines, err := t.Lines(end)
+			for _, l := range lines {
+				if f.only {
+					_, err = fmt.Fprintln(f.out, l)
+				} else {
+					_, err = fmt.Fprintf(f.out, "%-*s | %s\n", f.width, name, l)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			if err != nil {
+				return err
+			}
+			if !end || len(lines) == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (f *follower) close() {
+	var errs []error
+	for _, t := range f.tails {
+		errs = append(errs, t.Close())
+	}
+	_ = errors.Join(errs...) // only read
+}

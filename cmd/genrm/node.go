@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strconv"
+
+	"genrm.dev/genrm/launchers/node"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+type nodeCmd struct {
+	RunDir    string `name:"run" required:"" placeholder:"DIR" help:"Folder of the run."`
+	Node      int    `required:"" placeholder:"N" help:"Number of this node in the plan, from 0."`
+	Leash     bool   `help:"End the run when standard input ends: it is tied to whoever holds the other end."`
+	Supervise bool   `hidden:"" help:"Be the supervisor that a guard started."`
+}
+
+func (nodeCmd) Help() string {
+	return `Runs the processes of one node of a run that launch has frozen, and leaves none behind. You need it only to start a run's node by hand.
+
+Steps: hold the frozen files against their hashes; bind ports and GPUs, unless launch did; start the processes in their order, each in a session of its own; see that they get ready and stay well; at the end of the run send SIGTERM to each, SIGKILL after its stop_timeout, and end whatever is left.
+
+A signal ends the run; a second one does not wait. What happens is written to the run's folder.
+
+Examples:
+
+  genrm node --run=.genrm/runs/quickstart-20260101-120000-a1b2c3 --node=0
+
+Exit status: that of the run's driver, 128+n if signal n killed it; 3 a service failed; 0 a run without a driver was stopped.`
+}
+
+func (c *nodeCmd) Run(a *app) error {
+	run, err := rundir.Open(c.RunDir)
+	if err != nil {
+		return err
+	}
+	attempt := 1
+	if n, err := strconv.Atoi(a.getenv("SLURM_RESTART_COUNT")); err == nil {
+		attempt += n
+	}
+	signals := a.takeSignals()
+	if !c.Supervise {
+		o := node.GuardOptions{Run: run, Node: c.Node, Attempt: attempt, Signals: signals, Log: logFile(a.stderr),
+			Args: []string{"node", "--run", run.Dir, "--node", strconv.Itoa(c.Node), "--supervise"}}
+		if c.Leash {
+			o.Leash = a.stdin
+		}
+		return ended(node.Guard(o))
+	}
+	stop := make(chan string, 16)
+	go func() {
+		for range signals {
+			stop <- "stopped by a signal, or its launcher is gone"
+		}
+	}()
+	go func() {
+		guard := os.NewFile(node.LeashFD, "guard")
+		_, _ = io.Copy(io.Discard, guard) // to the end of file
+		stop <- "its guard was killed"
+	}()
+	return ended(node.Supervise(node.Options{Run: run, Node: c.Node, Attempt: attempt, Env: a.env, JobID: a.getenv("SLURM_JOB_ID"),
+		Host: "127.0.0.1", Stop: stop, Log: a.stderr}))
+}
+
+func ended(code int, err error) error {
+	switch {
+	case err != nil && code != 0:
+		return errors.Join(exitStatus(code), err)
+	case code != 0:
+		return exitStatus(code)
+	}
+	return err
+}
+
+// logFile is where a node's guard and supervisor speak to.
+func logFile(w io.Writer) *os.File {
+	if f, ok := w.(*os.File); ok {
+		return f
+	}
+	return os.Stderr
+}

@@ -1,0 +1,469 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"genrm.dev/genrm/launchers/node"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// rootFlag says where runs lie.
+type rootFlag struct {
+	Runs string `placeholder:"DIR" help:"Folder of runs. Default: $$GENRM_RUNS, else .genrm/runs beside the nearest cue.mod, else in the current folder."`
+}
+
+func (f rootFlag) root(a *app) (string, error) {
+	if f.Runs != "" {
+		return filepath.Abs(f.Runs)
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(rundir.Root(a.getenv("GENRM_RUNS"), cwd))
+}
+
+// runFlags are the arguments of commands about one run.
+type runFlags struct {
+	Ref string `arg:"" optional:"" name:"run" default:"@last" help:"Id of the run, the beginning of one, or @last."`
+	rootFlag
+}
+
+func (f runFlags) open(a *app) (*rundir.Run, error) {
+	root, err := f.root(a)
+	if err != nil {
+		return nil, err
+	}
+	return rundir.Find(root, f.Ref)
+}
+
+// report is a run for scripts: its status, and where it lies.
+type report struct {
+	*rundir.Status
+	Dir string `json:"dir"`
+}
+
+type statusCmd struct {
+	runFlags
+	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text or json."`
+}
+
+func (statusCmd) Help() string {
+	return `Shows the state of a run and of each of its processes: what a starting one is waited for, ports, GPUs, how it ended.
+
+States of a run: starting, ready (all services are; for relax and gym the driver runs), stopping, succeeded, failed, stopped, lost (its supervisor is gone without having ended it).
+
+Examples:
+
+  genrm status
+  genrm status quickstart-2026 -o json
+
+Exit status: 0, whatever the state; 1 no such run.`
+}
+
+func (c *statusCmd) Run(a *app) error {
+	run, err := c.open(a)
+	if err != nil {
+		return err
+	}
+	st, err := run.Status()
+	if err != nil {
+		return err
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, report{st, run.Dir})
+	}
+	return statusText(a.stdout, run, st)
+}
+
+func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
+	fmt.Fprintf(out, "%s\n", run.ID)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "  state\t%s\n", stateText(st))
+	if st.Reason != "" {
+		fmt.Fprintf(w, "  reason\t%s\n", strings.ReplaceAll(st.Reason, "\n", "\n  \t"))
+	}
+	fmt.Fprintf(w, "  workload\t%s on %s\n", st.Workload, st.Target)
+	if st.Attempt > 1 {
+		fmt.Fprintf(w, "  attempt\t%d\n", st.Attempt)
+	}
+	fmt.Fprintf(w, "  folder\t%s\n", run.Dir)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(st.Processes) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	return processTable(out, st)
+}
+
+// stateText is the state with what belongs to it: "ready after 0.6 s".
+func stateText(st *rundir.Status) string {
+	s := string(st.State)
+	switch {
+	case st.State == rundir.Ready:
+		s += fmt.Sprintf(" after %s", took(st.ReadyAfter))
+	case st.State.Ended() && st.ExitCode != nil && *st.ExitCode != 0:
+		s += fmt.Sprintf(", exit status %d", *st.ExitCode)
+	}
+	return s
+}
+
+func took(s float64) string { return strconv.FormatFloat(s, 'f', 1, 64) + " s" }
+
+func processTable(out io.Writer, st *rundir.Status) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  PROCESS\tSTATE\tPID\tPORTS\tGPUS\t")
+	for _, p := range st.Processes {
+		pid := "-"
+		if p.PID > 0 {
+			pid = strconv.Itoa(p.PID)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\n", p.Name, p.State, pid, portsText(p.Ports), orDash(strings.Join(p.GPUs, ",")), detail(p))
+	}
+	return w.Flush()
+}
+
+// portsText shows the port for clients, or the first few.
+func portsText(ports map[string]int) string {
+	for _, purpose := range []string{"http", "gateway", "dashboard"} {
+		if n, ok := ports[purpose]; ok {
+			return strconv.Itoa(n)
+		}
+	}
+	return "-"
+}
+
+// detail says what there is to say of a process besides its state.
+func detail(p rundir.Process) string {
+	switch {
+	case p.State == rundir.Waiting && p.Awaits != "":
+		return "after " + p.Awaits
+	case p.State == rundir.Starting:
+		return p.Awaits
+	case p.Reason != "":
+		return firstLine(p.Reason)
+	case p.State == rundir.Ready && p.ReadyAfter > 0:
+		return "after " + took(p.ReadyAfter)
+	case p.State.Ended() && p.Signal != "":
+		return p.Signal
+	case p.State.Ended() && p.ExitCode != nil && *p.ExitCode != 0:
+		return fmt.Sprintf("status %d", *p.ExitCode)
+	}
+	return ""
+}
+
+func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return line }
+
+type listCmd struct {
+	rootFlag
+	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text or json."`
+}
+
+func (listCmd) Help() string {
+	return `Lists the runs of the folder of runs, the newest last.
+
+Examples:
+
+  genrm list
+  genrm list --runs /shared/runs -o json`
+}
+
+func (c *listCmd) Run(a *app) error {
+	root, err := c.root(a)
+	if err != nil {
+		return err
+	}
+	runs, err := rundir.List(root)
+	if err != nil {
+		return err
+	}
+	reports := []report{}
+	for _, r := range runs {
+		st, err := r.Status()
+		if err != nil {
+			return err
+		}
+		reports = append(reports, report{st, r.Dir})
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, reports)
+	}
+	if len(runs) == 0 {
+		fmt.Fprintf(a.stderr, "no run in %s\n", root)
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RUN\tWORKLOAD\tTARGET\tSTATE\tSTARTED\t")
+	for i, r := range runs {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.Workload, r.Target, stateText(reports[i].Status), r.Created.Local().Format("2006-01-02 15:04"), firstLine(reports[i].Reason))
+	}
+	return w.Flush()
+}
+
+type endpointCmd struct {
+	runFlags
+	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text or json."`
+}
+
+func (endpointCmd) Help() string {
+	return `Shows where the judges of a serve run are asked, and a request to paste.
+
+JSON: {"run_id", "gateway": {"url", "api_key"?}, "failure_policy", "instances": {route_key: {"url", "model", "engine", "failure_policy", "replicas"}}}.
+
+Examples:
+
+  genrm endpoint
+  genrm endpoint @last -o json
+
+Exit status: 1 there is no such run, or it has no endpoints (yet).`
+}
+
+func (c *endpointCmd) Run(a *app) error {
+	run, err := c.open(a)
+	if err != nil {
+		return err
+	}
+	e, err := endpoints(run)
+	if err != nil {
+		return err
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, e)
+	}
+	return endpointText(a.stdout, e)
+}
+
+func endpoints(run *rundir.Run) (*rundir.Endpoints, error) {
+	var e rundir.Endpoints
+	err := run.Read(rundir.EndpointsFile, &e)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return &e, err
+	}
+	st, err := run.Status()
+	switch {
+	case err != nil:
+		return nil, err
+	case st.Workload != "serve":
+		return nil, fmt.Errorf("%s is a %s run: its judges are asked by its driver", run.ID, st.Workload)
+	}
+	return nil, fmt.Errorf("%s has no endpoints: it is %s", run.ID, st.State)
+}
+
+func endpointText(out io.Writer, e *rundir.Endpoints) error {
+	keys := slices.Sorted(maps.Keys(e.Instances))
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  ROUTE_KEY\tMODEL\tENGINE\tGATEWAY\tREPLICAS")
+	for _, key := range keys {
+		in := e.Instances[key]
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", key, in.Model, in.Engine, in.URL, orDash(strings.Join(in.Replicas, " ")))
+	}
+	if err := w.Flush(); err != nil || len(keys) == 0 {
+		return err
+	}
+	auth := ""
+	if env := e.Gateway.APIKey["env"]; env != "" {
+		auth = fmt.Sprintf(` -H "Authorization: Bearer $%s"`, env)
+	} else if file := e.Gateway.APIKey["file"]; file != "" {
+		auth = fmt.Sprintf(` -H "Authorization: Bearer $(cat '%s')"`, strings.ReplaceAll(file, `'`, `'\''`))
+	}
+	fmt.Fprintf(out, "\n  curl -s %s/genrm/generate%s -H 'Content-Type: application/json' -d '{\"route_key\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'\n",
+		e.Gateway.URL, auth, keys[len(keys)-1])
+	return nil
+}
+
+type stopCmd struct {
+	Refs []string `arg:"" optional:"" name:"run" help:"Ids of runs, beginnings of them, or @last (the default)."`
+	rootFlag
+	All bool `help:"Every run that has not ended."`
+}
+
+func (stopCmd) Help() string {
+	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. An ended run stays as it is.
+
+Examples:
+
+  genrm stop
+  genrm stop quickstart-2026
+  genrm stop --all
+
+Exit status: 0 ended; 1 no such run; 3 something could not be ended.`
+}
+
+func (c *stopCmd) Run(a *app) error {
+	root, err := c.root(a)
+	if err != nil {
+		return err
+	}
+	var runs []*rundir.Run
+	switch {
+	case c.All && len(c.Refs) > 0:
+		return usagef("--all names every run: leave the others out")
+	case c.All:
+		if runs, err = rundir.List(root); err != nil {
+			return err
+		}
+	case len(c.Refs) == 0:
+		c.Refs = []string{rundir.Last}
+	}
+	for _, ref := range c.Refs {
+		run, err := rundir.Find(root, ref)
+		if err != nil {
+			return err
+		}
+		runs = append(runs, run)
+	}
+	var errs []error
+	for _, run := range runs {
+		errs = append(errs, a.stopRun(run, c.All))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return targetError{err}
+	}
+	return nil
+}
+
+// stopRun ends one run. quiet says nothing of one that has ended.
+func (a *app) stopRun(run *rundir.Run, quiet bool) error {
+	st, err := run.Status()
+	if err != nil {
+		return err
+	}
+	if st.State.Ended() && st.State != rundir.Lost {
+		if left := node.Leftovers(run); len(left) == 0 {
+			if !quiet {
+				fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+			}
+			return nil
+		}
+		st.State = rundir.Lost
+	}
+	if st.State != rundir.Lost {
+		if err := run.RequestStop(userAtHost()); err != nil {
+			return err
+		}
+		if up := st.Supervisor; up != nil && up.Here() && up.Alive() {
+			_ = syscall.Kill(up.PID, syscall.SIGTERM) // quicker than the request; it may be somebody else's process
+		}
+		started, said := time.Now(), time.Now()
+		for {
+			if st, err = run.Status(); err != nil {
+				return err
+			}
+			if st.State.Ended() {
+				break
+			}
+			if err := a.ctx.Err(); err != nil {
+				return fmt.Errorf("%s was asked to end and has not yet", run.ID)
+			}
+			if time.Since(said) > 5*time.Second {
+				said = time.Now()
+				fmt.Fprintf(a.stderr, "%s: %s for %d s: %s\n", run.ID, st.State, int(time.Since(started).Seconds()), stillThere(st))
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	n, err := node.EndLost(run, "stopped after its supervisor was gone")
+	if n > 0 {
+		fmt.Fprintf(a.stdout, "%s: ended %d processes that were left\n", run.ID, n)
+	}
+	if err == nil {
+		fmt.Fprintf(a.stdout, "%s has ended\n", run.ID)
+	}
+	return err
+}
+
+func stillThere(st *rundir.Status) string {
+	var names []string
+	for _, p := range st.Processes {
+		if !p.State.Ended() && p.State != rundir.Waiting {
+			names = append(names, p.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func userAtHost() string {
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s@%s", firstOf(os.Getenv("USER"), strconv.Itoa(os.Getuid())), host)
+}
+
+func firstOf(words ...string) string {
+	for _, w := range words {
+		if w != "" {
+			return w
+		}
+	}
+	return ""
+}
+
+type pruneCmd struct {
+	rootFlag
+	OlderThan time.Duration `default:"168h" placeholder:"AGE" help:"Only runs that ended longer ago, such as 24h; 0s for all."`
+	DryRun    bool          `help:"Only say what would be removed."`
+	Output    string        `short:"o" enum:"text,json" default:"text" help:"Form: text or json."`
+}
+
+func (pruneCmd) Help() string {
+	return `Removes the folders of ended runs, with their logs, and copies of genrm that no run needs any more. A run that has not ended, or of which something may be left, is kept.
+
+Examples:
+
+  genrm prune
+  genrm prune --older-than 0s --dry-run`
+}
+
+func (c *pruneCmd) Run(a *app) error {
+	root, err := c.root(a)
+	if err != nil {
+		return err
+	}
+	runs, err := rundir.List(root)
+	if err != nil {
+		return err
+	}
+	removed := []string{}
+	var kept []*rundir.Run
+	for _, r := range runs {
+		st, err := r.Status()
+		if err != nil || !st.State.Ended() || st.State == rundir.Lost || st.EndedAt == nil || time.Since(*st.EndedAt) < c.OlderThan {
+			kept = append(kept, r)
+			continue
+		}
+		if !c.DryRun {
+			if err := r.Remove(); err != nil {
+				return err
+			}
+		}
+		removed = append(removed, r.ID)
+	}
+	if !c.DryRun {
+		if err := rundir.PruneBinaries(root, kept); err != nil {
+			return err
+		}
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, map[string]any{"removed": removed, "dry_run": c.DryRun})
+	}
+	what := "removed"
+	if c.DryRun {
+		what = "would remove"
+	}
+	for _, id := range removed {
+		fmt.Fprintf(a.stdout, "%s %s\n", what, id)
+	}
+	return nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package bind
+
+import "net"
+
+func peer(*net.UnixConn) int { return 0 }

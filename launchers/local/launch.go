@@ -1,0 +1,259 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/bind"
+	"genrm.dev/genrm/launchers/graph"
+	"genrm.dev/genrm/launchers/node"
+	"genrm.dev/genrm/launchers/proc"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// Options is what a launch is told.
+type Options struct {
+	Plan     *plan.Plan
+	Rehearse bool     // judges are simulators, and no driver is started
+	Root     string   // of runs
+	WorkDir  string   // where relative paths of commands begin
+	Env      []string // of the processes, under what the plan says
+	Version  string   // of genrm
+}
+
+// Prepared is a run that could start here.
+type Prepared struct {
+	o       Options
+	plan    *plan.Plan // what runs: the user's, or its rehearsal
+	Graph   *graph.Graph
+	Devices []string // GPUs for the plan's indices
+}
+
+// Prepare builds the process graph and checks this machine. Findings with errors
+// mean that the run would fail; nothing was started or written.
+func Prepare(ctx context.Context, o Options) (*Prepared, diag.List, error) {
+	p := &Prepared{o: o, plan: o.Plan}
+	if o.Rehearse {
+		var err error
+		if p.plan, err = graph.Rehearse(o.Plan); err != nil {
+			return nil, nil, err
+		}
+	}
+	g, err := graph.Build(p.plan, graph.Options{Block: "local", Rehearse: o.Rehearse})
+	if err != nil {
+		return nil, nil, err
+	}
+	p.Graph = g
+	settings, _ := o.Plan.Settings.Get("local")
+	var stated []string
+	if gpus := settings.Field("gpus"); gpus.OK() {
+		for _, item := range gpus.Items {
+			stated = append(stated, item.Text)
+		}
+	}
+	need := 0
+	var devices bind.Devices
+	if !o.Rehearse {
+		need = graph.GPUs(p.plan)
+	}
+	if need > 0 {
+		devices = bind.FindDevices(ctx, stated, getenv(o.Env))
+		p.Devices = devices.IDs[:min(need, len(devices.IDs))]
+	}
+	return p, bind.Check(ctx, p.plan, g, bind.Machine{Getenv: getenv(o.Env), WorkDir: o.WorkDir, Devices: devices}), nil
+}
+
+func getenv(env []string) func(string) string {
+	return func(name string) string {
+		for _, e := range slices.Backward(env) {
+			if v, ok := strings.CutPrefix(e, name+"="); ok {
+				return v
+			}
+		}
+		return ""
+	}
+}
+
+// Bind chooses ports. What it holds is given back by its Close.
+func (p *Prepared) Bind(runID string) (graph.Binding, bind.Held, error) {
+	settings, _ := p.o.Plan.Settings.Get("local")
+	var ports bind.Range
+	if v := settings.Field("ports"); v.OK() && len(v.Items) == 2 {
+		first, _ := v.Items[0].AsInt()
+		last, _ := v.Items[1].AsInt()
+		ports = bind.Range{First: int(first), Last: int(last)}
+	}
+	host := "127.0.0.1"
+	if p.Graph.Peer("ray-head") != nil {
+		host = "127.0.0.2" // Ray puts the machine's outer address in the place of 127.0.0.1
+	}
+	return bind.Node(p.Graph, 0, p.Devices, bind.Options{Host: host, Ports: ports, RunID: runID})
+}
+
+// Command is a command for people: secrets are references, and the folder of the
+// run, which there is not yet, is RUN.
+type Command struct{ Argv, Env []string }
+
+// Command completes the command of a process.
+func (p *Prepared) Command(pr *graph.Process, b graph.Binding) (Command, error) {
+	argv, env, err := p.Graph.Command(pr, graph.Context{Bindings: []graph.Binding{b}, RunDir: "RUN", Artifacts: "RUN/artifacts", Binary: "genrm", Secret: graph.Masked})
+	return Command{argv, env}, err
+}
+
+// Started is a run whose supervisor works.
+type Started struct {
+	*rundir.Run
+	guard *os.Process
+	leash io.Closer
+	ended chan struct{}
+}
+
+// Start freezes the run and hands it to a supervisor of its own session. With
+// attached the run ends when this process does, however that ends. After an
+// error nothing runs, and there is no folder unless something had run.
+func (p *Prepared) Start(attached bool) (*Started, error) {
+	hash, err := p.o.Plan.Hash()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	id := rundir.NewID(p.o.Plan.Name, now)
+	b, held, err := p.Bind(id)
+	if err != nil {
+		return nil, err
+	}
+	defer held.Close() // the guard has them, too
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	root, err := filepath.Abs(p.o.Root)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, fmt.Errorf("the folder of runs cannot be made: %w; name another by GENRM_RUNS or cluster.run_root", err)
+	}
+	binary, err := rundir.KeepBinary(root, self)
+	if err != nil {
+		return nil, fmt.Errorf("the folder of runs cannot be written: %w; name another by GENRM_RUNS or cluster.run_root", err)
+	}
+	host, _ := os.Hostname()
+	info := rundir.Info{ID: id, Name: p.o.Plan.Name, Workload: string(p.o.Plan.Workload), Target: string(plan.Local), Created: now.UTC(), PlanHash: hash,
+		Version: p.o.Version, Host: host, User: userName(), WorkDir: p.o.WorkDir, Binary: binary}
+	settings, _ := p.o.Plan.Settings.Get("local")
+	if dir, ok := settings.Field("log_dir").AsString(); ok {
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(p.o.WorkDir, dir)
+		}
+		info.LogDir = filepath.Join(dir, id)
+	}
+	files, err := frozen(p.plan, p.Graph, b)
+	if err != nil {
+		return nil, err
+	}
+	run, err := rundir.Create(root, info, files)
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.guard(run, held, attached)
+	if err != nil {
+		return nil, errors.Join(err, run.Remove())
+	}
+	return s, nil
+}
+
+// frozen are the files that a run is made of.
+func frozen(p *plan.Plan, g *graph.Graph, b graph.Binding) (map[string][]byte, error) {
+	bare := *p
+	bare.Diagnostics = nil
+	text, err := bare.JSON()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{rundir.PlanFile: text}
+	for name, v := range map[string]any{rundir.GraphFile: g, node.BindingFile(0, 1): b} {
+		if files[name], err = rundir.Text(v); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range p.Artifacts {
+		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
+	}
+	return files, nil
+}
+
+func userName() string {
+	u, err := user.Current()
+	if err != nil {
+		return fmt.Sprint(os.Getuid())
+	}
+	return u.Username
+}
+
+func (p *Prepared) guard(run *rundir.Run, held bind.Held, attached bool) (*Started, error) {
+	log, err := os.OpenFile(run.LogPath("supervisor"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // the guard's now
+	cmd := exec.Command(run.Binary, "node", "--run", run.Dir, "--node", "0")
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.SysProcAttr = p.o.Env, p.o.WorkDir, log, log, held, proc.OwnSession(false)
+	s := &Started{Run: run, ended: make(chan struct{})}
+	if attached {
+		cmd.Args = append(cmd.Args, "--leash")
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdin, s.leash = r, w
+		defer func() { _ = r.Close() }() // the guard's now
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s.guard = cmd.Process
+	go func() {
+		_ = cmd.Wait() // the status file says how the run ended
+		close(s.ended)
+	}()
+	for {
+		select {
+		case <-s.ended: // so soon: what it has to say is in its log and, mostly, in the status
+			return s, nil
+		case <-time.After(5 * time.Millisecond):
+		}
+		if run.HasStatus() {
+			return s, nil
+		}
+	}
+}
+
+// Interrupt asks the run to stop; the second time, at once.
+func (s *Started) Interrupt() {
+	_ = s.guard.Signal(os.Interrupt) // it may just have ended
+}
+
+// Ended is closed when nothing of the run is left.
+func (s *Started) Ended() <-chan struct{} { return s.ended }
+
+// Ports lists the ports of a binding for people, by process.
+func Ports(b graph.Binding, process string) string {
+	var out []string
+	for _, purpose := range slices.Sorted(maps.Keys(b.Ports[process])) {
+		out = append(out, fmt.Sprintf("%s %d", purpose, b.Ports[process][purpose]))
+	}
+	return strings.Join(out, ", ")
+}
