@@ -54,11 +54,7 @@ func FindDevices(ctx context.Context, stated []string, getenv func(string) strin
 		if who, ok := computing[uuid]; ok {
 			d.Busy[id] = who
 		} else if slices.Contains(names, gpuName+id) {
-			who := "another run"
-			if pid := holder(gpuName + id); pid > 0 {
-				who = fmt.Sprintf("pid %d (%s)", pid, proc.Command(pid))
-			}
-			d.Busy[id] = who
+			d.Busy[id] = gpuHolder(id)
 		}
 	}
 	slices.SortStableFunc(d.IDs, func(a, b string) int {
@@ -73,6 +69,14 @@ func FindDevices(ctx context.Context, stated []string, getenv func(string) strin
 		return -1
 	})
 	return d
+}
+
+// gpuHolder describes the run that holds a GPU.
+func gpuHolder(id string) string {
+	if pid := holder(gpuName + id); pid > 0 {
+		return fmt.Sprintf("pid %d (%s)", pid, proc.Command(pid))
+	}
+	return "another run"
 }
 
 // machine lists the GPUs of the machine, and the UUID of each.

@@ -194,6 +194,11 @@ type Options struct {
 	Ports Range  // where ports may be taken; zero means [Default]
 	RunID string
 	Temp  string // for folders of the run; "" means /tmp
+	// Exclusive refuses devices that another run holds, and takes of Spare in
+	// their place: two runs that looked at the same time saw the same ones free.
+	// Not for a scheduler's nodes: there each job counts its devices from 0.
+	Exclusive bool
+	Spare     []string
 }
 
 // Held is what keeps other runs away from what was chosen, as long as one of its
@@ -283,6 +288,20 @@ func Node(g *graph.Graph, node int, devices []string, o Options) (b graph.Bindin
 			}
 		}
 	}
+	spare := slices.Clone(o.Spare)
+	devices = slices.Clone(devices)
+	for i := 0; i < len(devices); i++ {
+		f, err := hold(gpuName + devices[i])
+		switch {
+		case err == nil:
+			held = append(held, f)
+		case o.Exclusive && errors.Is(err, syscall.EADDRINUSE) && len(spare) > 0:
+			devices[i], spare = spare[0], spare[1:]
+			i--
+		case o.Exclusive && errors.Is(err, syscall.EADDRINUSE):
+			return b, held, fmt.Errorf("GPU %s was free and has just been taken by %s", devices[i], gpuHolder(devices[i]))
+		}
+	}
 	for _, p := range g.On(node) {
 		for _, i := range p.GPUs {
 			if i >= len(devices) {
@@ -298,11 +317,6 @@ func Node(g *graph.Graph, node int, devices []string, o Options) (b graph.Bindin
 				temp = "/tmp"
 			}
 			b.Paths["ray"] = filepath.Join(temp, "genrm-"+id+"-"+strconv.Itoa(node))
-		}
-	}
-	for _, d := range devices {
-		if f, err := hold(gpuName + d); err == nil {
-			held = append(held, f)
 		}
 	}
 	return b, held, nil

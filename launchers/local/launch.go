@@ -39,6 +39,7 @@ type Prepared struct {
 	plan    *plan.Plan // what runs: the user's, or its rehearsal
 	Graph   *graph.Graph
 	Devices []string // GPUs for the plan's indices
+	spare   []string // more of them that are free
 }
 
 // Prepare builds the process graph and checks this machine. Findings with errors
@@ -71,6 +72,11 @@ func Prepare(ctx context.Context, o Options) (*Prepared, diag.List, error) {
 	if need > 0 {
 		devices = bind.FindDevices(ctx, stated, getenv(o.Env))
 		p.Devices = devices.IDs[:min(need, len(devices.IDs))]
+		for _, id := range devices.IDs[len(p.Devices):] {
+			if _, busy := devices.Busy[id]; !busy {
+				p.spare = append(p.spare, id)
+			}
+		}
 	}
 	return p, bind.Check(ctx, p.plan, g, bind.Machine{Getenv: getenv(o.Env), WorkDir: o.WorkDir, Devices: devices}), nil
 }
@@ -99,7 +105,7 @@ func (p *Prepared) Bind(runID string) (graph.Binding, bind.Held, error) {
 	if p.Graph.Peer("ray-head") != nil {
 		host = "127.0.0.2" // Ray puts the machine's outer address in the place of 127.0.0.1
 	}
-	return bind.Node(p.Graph, 0, p.Devices, bind.Options{Host: host, Ports: ports, RunID: runID})
+	return bind.Node(p.Graph, 0, p.Devices, bind.Options{Host: host, Ports: ports, RunID: runID, Exclusive: true, Spare: p.spare})
 }
 
 // Command is a command for people: secrets are references, and the folder of the
