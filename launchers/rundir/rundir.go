@@ -432,9 +432,9 @@ func PruneBinaries(root string, runs []*Run) error {
 		return nil
 	}
 	for _, e := range entries {
-		dir := filepath.Join(root, ".bin", e.Name())
-		if !slices.ContainsFunc(runs, func(r *Run) bool { return filepath.Dir(r.Binary) == dir }) {
-			err = errors.Join(err, os.RemoveAll(dir))
+		// By its hash alone: the same folder may be called by another path.
+		if !slices.ContainsFunc(runs, func(r *Run) bool { return filepath.Base(filepath.Dir(r.Binary)) == e.Name() }) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(root, ".bin", e.Name())))
 		}
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/proc"
 )
 
@@ -79,13 +80,21 @@ type Process struct {
 	Argv       []string       `json:"argv,omitempty"` // secrets as references
 }
 
+// begins bounds the time from making a run's folder to the first word of a
+// supervisor on the same machine, which takes milliseconds.
+const begins = time.Minute
+
 // Status reads the run's status. Where its supervisor is of this machine and
-// gone although the run has not ended, the state is [Lost].
+// gone although the run has not ended, or never came, the state is [Lost].
 func (r *Run) Status() (*Status, error) {
 	s := &Status{}
 	err := r.Read(statusFile, s)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &Status{RunID: r.ID, Name: r.Name, Workload: r.Workload, Target: r.Target, State: Starting, Attempt: 1, Processes: []Process{}}, nil
+		s = &Status{RunID: r.ID, Name: r.Name, Workload: r.Workload, Target: r.Target, State: Starting, Attempt: 1, Processes: []Process{}}
+		if host, _ := os.Hostname(); r.Target == "local" && r.Host == host && time.Since(r.Created) > begins {
+			s.State, s.Reason = Lost, "its supervisor never began"
+		}
+		return s, nil
 	}
 	if err != nil {
 		return nil, err
@@ -119,10 +128,10 @@ func (r *Run) WriteNodeStatus(node string, s *Status) error {
 
 // Endpoints is endpoints.json: where the judges of a serve run are asked.
 type Endpoints struct {
-	RunID         string              `json:"run_id"`
-	Gateway       Gateway             `json:"gateway"`
-	FailurePolicy string              `json:"failure_policy"`
-	Instances     map[string]Endpoint `json:"instances"`
+	RunID         string             `json:"run_id"`
+	Gateway       Gateway            `json:"gateway"`
+	FailurePolicy string             `json:"failure_policy"`
+	Instances     tree.Map[Endpoint] `json:"instances"` // by route_key, in the user's order
 }
 
 // Gateway is the run's gateway.

@@ -102,6 +102,9 @@ func (t *Tail) Lines(end bool) ([]string, error) {
 			t.rest = t.rest[i+1:]
 		}
 		if len(data) == 4<<20 {
+			if len(out) == 0 {
+				continue // one line: nothing would mean that nothing is there
+			}
 			return out, nil // more at the next call
 		}
 		if !moved {
