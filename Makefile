@@ -38,6 +38,8 @@ drift:
 e2e:
 	e2e/parsers/run
 	e2e/gym/run
+	e2e/engines/run
+	e2e/local/run
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o genrm ./cmd/genrm

@@ -3,12 +3,16 @@
 package docs_test
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -16,7 +20,9 @@ import (
 //
 //	```cue NAME   a file, written to the scratch folder
 //	```sh         commands, run there one by one with genrm on PATH; the
-//	              comment `# exit status N` says that a line must end with N
+//	              comment `# exit status N` says that a line must end with N, and
+//	              `Ctrl-C ends it` that it is left alone until it prints a request
+//	              to paste, which is run, and then gets Ctrl-C
 //	```text       directly behind ```sh: what the commands print. A line … stands
 //	              for any lines
 //	other         shown only
@@ -109,6 +115,14 @@ func commands(t *testing.T, dir, bin string, b block) string {
 		if strings.HasPrefix(line, "make ") {
 			line = "make -n " + strings.TrimPrefix(line, "make ")
 		}
+		if strings.Contains(line, "Ctrl-C ends it") {
+			out, err := interactive(dir, bin, line)
+			all.WriteString(out)
+			if err != nil {
+				t.Errorf("line %d: %s: %v\n%s", b.line+1+i, line, err, out)
+			}
+			continue
+		}
 		want := "0"
 		if m := status.FindStringSubmatch(line); m != nil {
 			want = m[1]
@@ -123,6 +137,44 @@ func commands(t *testing.T, dir, bin string, b block) string {
 		}
 	}
 	return all.String()
+}
+
+// interactive starts a command as a terminal does, pastes the request that it
+// prints, and ends it as Ctrl-C does: a signal to the whole process group.
+func interactive(dir, bin, line string) (string, error) {
+	env := append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "NO_COLOR=1", "GOFLAGS=-trimpath")
+	cmd := exec.Command("bash", "-c", "exec "+line)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = dir, env, &syscall.SysProcAttr{Setpgid: true}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	pasted := false
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		fmt.Fprintln(&all, lines.Text())
+		if request, ok := strings.CutPrefix(lines.Text(), "  curl "); ok && !pasted {
+			pasted = true
+			paste := exec.Command("bash", "-c", "curl -S "+request)
+			paste.Env = env
+			answer, err := paste.CombinedOutput()
+			all.Write(answer)
+			if err := errors.Join(err, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)); err != nil {
+				return all.String(), err
+			}
+		}
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if !pasted || !errors.As(err, &exit) { // `go run` has a status of its own for what it ran
+		return all.String(), fmt.Errorf("no request was printed, or Ctrl-C did not end it: %w", err)
+	}
+	return all.String(), nil
 }
 
 // shows reports whether the shown text is what was printed, where a line …
