@@ -206,6 +206,50 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// A run's own two processes, one of which watches the other, are killed: the
+// engines go all the same, at the latest by `genrm stop`.
+func TestKillSupervisor(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		guard, supervisor bool
+	}{
+		{"guard", true, false},
+		{"supervisor", false, true},
+		{"both", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			launch := r.start("launch", r.experiment("", vllm("quality", r.model("good"), ""), sim("safety", "safe")))
+			s := r.await(launch, "ready", startLimit)
+			var victims []int
+			for _, p := range r.note(launch.cmd.Process.Pid, s.Supervisor.PID) {
+				if guard := p.pid == s.Supervisor.PID; guard && c.guard || p.parent == s.Supervisor.PID && c.supervisor {
+					victims = append(victims, p.pid)
+				}
+			}
+			if len(victims) == 0 || c.guard && c.supervisor && len(victims) != 2 {
+				t.Fatalf("victims: %v", victims)
+			}
+			for _, pid := range victims {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if code := launch.wait(endLimit); code != 3 {
+				t.Errorf("exit status %d, want 3\n%s", code, launch.out.String())
+			}
+			if c.guard && c.supervisor {
+				r.genrm("stop")
+			}
+			r.checkGone()
+			if s := r.status(); s.State != "failed" && s.State != "lost" {
+				t.Errorf("status: %+v", s)
+			}
+		})
+	}
+}
+
 // vLLM that is told to end while it starts loses its engine core and then hangs:
 // it takes a KILL.
 func TestStopWhileStarting(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,7 @@ type rig struct {
 	dir  string
 	path string // PATH of what is started
 	seen map[int]process
+	own  []*command
 }
 
 const markName = "GENRM_E2E_MARK"
@@ -52,7 +54,11 @@ func newRig(t *testing.T) *rig {
 		if t.Failed() {
 			r.showLogs()
 		}
-		for _, p := range r.alive() { // so that a failure leaves nothing behind for the next test
+		for _, c := range r.own { // after a failure: the next test starts with nothing left
+			_ = c.cmd.Process.Kill()
+			<-c.done
+		}
+		for _, p := range r.alive() {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
 	})
@@ -89,8 +95,8 @@ serve: {
 	}
 	gateway: {%s}
 }
-local: gpus: [0, 1, 2]
-cluster: {nodes: 1, gpus_per_node: 3}
+local: gpus: [0, 1, 2, 3, 4, 5, 6, 7]
+cluster: {nodes: 1, gpus_per_node: 8}
 `, strings.Join(judges, "\n\t\t"), gateway)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
@@ -104,7 +110,7 @@ func vllm(name, model, more string) string {
 			engine: "vllm", model_path: %q, num_gpus: 1
 			engine_config: {max_context_len: 512, enforce_eager: true}
 			sampling_config: {temperature: 0, max_response_len: 3}
-			env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_NO_USAGE_STATS: "1", HF_HUB_OFFLINE: "1"}
+			env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_NO_USAGE_STATS: "1", HF_HUB_OFFLINE: "1", TORCHDYNAMO_DISABLE: "1"} // else it needs g++
 			%s
 		}`, name, model, more)
 }
@@ -149,6 +155,7 @@ func (r *rig) start(args ...string) *command {
 	if err := c.cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
+	r.own = append(r.own, c)
 	go func() {
 		_ = c.cmd.Wait()
 		close(c.done)
@@ -359,11 +366,15 @@ func (r *rig) note(roots ...int) []process {
 	return list
 }
 
-// alive lists the processes of this test that are there. A zombie is not.
+// alive lists the processes of this test that are there, without the commands
+// that it started itself. A zombie is not there.
 func (r *rig) alive() []process {
 	var list []process
 	for pid, p := range processes(r.t) {
 		seen, known := r.seen[pid]
+		if slices.ContainsFunc(r.own, func(c *command) bool { return c.cmd.Process.Pid == pid }) {
+			continue
+		}
 		mine := known && seen.started == p.started || strings.Contains(p.environ, r.dir) || strings.Contains(p.command, r.dir)
 		if mine && p.state != "Z" && p.state != "X" {
 			list = append(list, p)
