@@ -35,6 +35,7 @@ const (
 type rig struct {
 	t    *testing.T
 	dir  string
+	temp string // TMPDIR, in which vLLM leaves its sockets: their paths have to be short
 	path string // PATH of what is started
 	seen map[int]process
 	own  []*command
@@ -48,6 +49,12 @@ func newRig(t *testing.T) *rig {
 	if err := os.Mkdir(r.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	temp, err := os.MkdirTemp("", "genrm-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.temp = temp
+	t.Cleanup(func() { _ = os.RemoveAll(temp) })
 	// SGLang's python3 comes first: vllm has its own in its first line.
 	r.path = filepath.Join(setting(t, "GENRM_E2E_SGLANG"), "bin") + ":" + filepath.Join(setting(t, "GENRM_E2E_VLLM"), "bin") + ":" + os.Getenv("PATH")
 	t.Cleanup(func() {
@@ -149,7 +156,7 @@ func (r *rig) start(args ...string) *command {
 	c := &command{t: r.t, name: "genrm " + strings.Join(args, " "), done: make(chan struct{})}
 	c.cmd = exec.Command(setting(r.t, "GENRM_E2E_GENRM"), args...)
 	c.cmd.Dir = r.dir
-	c.cmd.Env = append(os.Environ(), "PATH="+r.path, "GENRM_RUNS="+r.runs(), markName+"="+r.dir)
+	c.cmd.Env = append(os.Environ(), "PATH="+r.path, "TMPDIR="+r.temp, "GENRM_RUNS="+r.runs(), markName+"="+r.dir)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	c.cmd.WaitDelay = 5 * time.Second // what is left behind may hold the pipe
 	if err := c.cmd.Start(); err != nil {
