@@ -23,6 +23,7 @@ type Machine struct {
 	Getenv  func(string) string
 	WorkDir string  // where relative paths begin
 	Devices Devices // of [FindDevices]
+	Node    int     // of the graph: only its processes are looked at
 }
 
 // Check finds what the processes of a graph would fail for on this machine:
@@ -31,18 +32,27 @@ type Machine struct {
 // is started but a Python that is asked whether it has SGLang.
 func Check(ctx context.Context, p *plan.Plan, g *graph.Graph, m Machine) diag.List {
 	c := &checker{p: p, m: m, said: map[string]bool{}}
-	for _, pr := range g.Processes {
+	keys := map[string]bool{} // of the judges on this node
+	for _, pr := range g.On(m.Node) {
 		c.program(ctx, pr)
+		keys[pr.RouteKey] = true
 	}
 	if !g.Rehearsal {
-		c.models()
-		c.secrets(g)
-	}
-	c.gatewaySecret()
-	c.gatewayPort()
-	if !g.Rehearsal {
+		c.models(func(key string) bool { return p.Workload != plan.Serve || keys[key] })
+		c.secrets(keys)
 		c.gpus(g)
 	}
+	if gw := g.Peer("gateway"); gw != nil && gw.Node == m.Node {
+		c.gatewaySecret()
+		c.gatewayPort()
+	}
+	return c.l.Sorted()
+}
+
+// Models looks for the plan's models where it is called, and for nothing else.
+func Models(p *plan.Plan, workDir string) diag.List {
+	c := &checker{p: p, m: Machine{WorkDir: workDir}, said: map[string]bool{}}
+	c.models(func(string) bool { return true })
 	return c.l.Sorted()
 }
 
@@ -207,13 +217,16 @@ func isPath(s string) bool {
 }
 
 // models looks for the models that are given as paths.
-func (c *checker) models() {
+func (c *checker) models(here func(routeKey string) bool) {
 	missing := func(path, at string) {
 		if full := c.abs("", path); isPath(path) && !exists(full) {
 			c.add("GRM8113", at, fmt.Sprintf("the model %s does not exist on this machine", path), deepest(full), nearest(full, "write the path where it lies on this machine, or download it"))
 		}
 	}
 	for _, e := range c.p.Instances {
+		if !here(e.Key) {
+			continue
+		}
 		var at string
 		switch c.p.Workload {
 		case plan.Serve:
@@ -273,7 +286,7 @@ func nearest(path, otherwise string) string {
 }
 
 // secrets looks for the variables and files that the plan refers to.
-func (c *checker) secrets(g *graph.Graph) {
+func (c *checker) secrets(here map[string]bool) {
 	env := func(at string, e plan.Env) {
 		for _, v := range e {
 			path := at + ".env." + v.Key
@@ -288,7 +301,7 @@ func (c *checker) secrets(g *graph.Graph) {
 	}
 	for _, e := range c.p.Instances {
 		at := tree.Join("serve.instances", e.Key)
-		if c.p.Workload != plan.Serve {
+		if c.p.Workload != plan.Serve || !here[e.Key] {
 			continue
 		}
 		env(at, e.Value.Env)
@@ -358,7 +371,12 @@ func (c *checker) gatewayPort() {
 
 // gpus compares what the node's processes use with what there is.
 func (c *checker) gpus(g *graph.Graph) {
-	need := graph.GPUs(c.p)
+	need := 0 // GPUs of the node, as the plan counts them
+	for _, pr := range g.On(c.m.Node) {
+		for _, i := range pr.GPUs {
+			need = max(need, i+1)
+		}
+	}
 	d := c.m.Devices
 	if need == 0 {
 		return

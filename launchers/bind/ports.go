@@ -260,6 +260,15 @@ func Node(g *graph.Graph, node int, devices []string, o Options) (b graph.Bindin
 		}
 	}
 	a := &allocator{zone: zone, next: zone.First, taken: heldRanges()}
+	for _, p := range g.On(node) {
+		for purpose, port := range p.Fixed {
+			a.taken = append(a.taken, Range{port, port})
+			b.Ports[p.Name] = map[string]int{purpose: port}
+			if f, err := hold(fmt.Sprintf("%s%d-%d", portsName, port, port)); err == nil {
+				held = append(held, f)
+			}
+		}
+	}
 	for _, rowed := range []bool{false, true} {
 		for _, p := range g.On(node) {
 			for _, purpose := range p.Ports() {

@@ -80,6 +80,8 @@ type Process struct {
 	Ready       *Ready    `json:"ready,omitempty"` // nil: ready once it runs
 	Live        *Liveness `json:"live,omitempty"`  // nil: alive while it runs
 	StopTimeout float64   `json:"stop_timeout"`    // seconds from TERM to KILL
+	// Fixed are ports that the user chose, by purpose: nobody else may get them.
+	Fixed map[string]int `json:"fixed_ports,omitempty"`
 }
 
 // Probe names the way in which readiness is seen.
@@ -133,7 +135,8 @@ type Options struct {
 	Rehearse bool   // replace every engine by a simulator
 }
 
-// Build makes the graph of a plan.
+// Build makes the graph of a plan. It fails for a plan without a command, and
+// where two processes would have one name.
 func Build(p *plan.Plan, o Options) (*Graph, error) {
 	hash, err := p.Hash()
 	if err != nil {
@@ -154,7 +157,20 @@ func Build(p *plan.Plan, o Options) (*Graph, error) {
 			return nil, err
 		}
 	}
-	return g, nil
+	return g, g.unique()
+}
+
+// unique refuses two processes of one name, which would share ports and a log:
+// replica 0 of a judge a-0, and rank 0 of replica 0 of a judge a over nodes.
+func (g *Graph) unique() error {
+	seen := map[string]bool{}
+	for _, p := range g.Processes {
+		if seen[p.Name] {
+			return fmt.Errorf("two processes would be called %s; rename a judge", p.Name)
+		}
+		seen[p.Name] = true
+	}
+	return nil
 }
 
 func integer(v *tree.Value, otherwise int) int {
@@ -194,6 +210,9 @@ func (g *Graph) serve(p *plan.Plan, stop float64) {
 		Ready: readiness(nil, ProbeHTTP, gatewayURL(p)+"/health", "serve.gateway"), Live: liveness(nil, gatewayURL(p)+"/health", "serve.gateway"),
 	}
 	gateway.Ready.Timeout, gateway.Ready.ProbeTimeout = 60, 10
+	if port, err := strconv.Atoi(string(p.Gateway.Port)); err == nil {
+		gateway.Fixed = map[string]int{"gateway": port}
+	}
 	var remotes []*Process
 	for _, e := range p.Instances {
 		in, field := e.Value, tree.Join("serve.instances", e.Key)
