@@ -377,7 +377,7 @@ func TestTextOfTheUserSurvives(t *testing.T) {
 	if got := argv[len(argv)-1]; got != hostile {
 		t.Errorf("argument %q", got)
 	}
-	if !slices.Equal(env, []string{"CUDA_VISIBLE_DEVICES=GPU-0", "Z=1", "TEXT=" + hostile, "A=2"}) { // in the order of the file
+	if !slices.Equal(env, []string{"CUDA_VISIBLE_DEVICES=GPU-0", "VLLM_PORT=1001", "Z=1", "TEXT=" + hostile, "A=2"}) { // in the order of the file
 		t.Errorf("environment %q", env)
 	}
 	if got := g.Peer("q-0").Ports(); !slices.Equal(got, []string{"http", "vllm"}) {
