@@ -437,8 +437,10 @@ func (s *supervisor) spawn(t *task) error {
 // that everybody wants, and what the graph says.
 func (s *supervisor) environment(t *task, own []string) []string {
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(e string) bool {
-		// A Ray of the caller's is none of ours.
-		return strings.HasPrefix(e, "RAY_ADDRESS=") && (t.p.Role == graph.RayHead || t.p.Role == graph.RayWorker)
+		// A Ray of the caller's is none of ours. Its token would win over the file
+		// of ours. Source: RAY_AUTH_TOKEN goes before RAY_AUTH_TOKEN_PATH in Ray 2.60.0.
+		return strings.HasPrefix(e, "RAY_ADDRESS=") && (t.p.Role == graph.RayHead || t.p.Role == graph.RayWorker) ||
+			strings.HasPrefix(e, "RAY_AUTH_TOKEN=") && slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(o, "RAY_AUTH_TOKEN_PATH=") })
 	})
 	env = append(env, RunVariable+"="+s.Run.ID, DirVariable+"="+s.Run.Dir, ProcessVariable+"="+t.p.Name)
 	get := func(name string) string {
