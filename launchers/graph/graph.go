@@ -106,8 +106,9 @@ type Ready struct {
 	Field        string   `json:"field"`           // of the experiment: where Timeout is raised
 }
 
-// Liveness says when a ready process counts as dead although it runs: GET URL
-// is not 200 for FailureThreshold probes in a row.
+// Liveness says when a ready process counts as dead although it runs: for
+// FailureThreshold probes in a row GET URL is not 200, or the nodes that
+// [ProbeRay] counted are not there.
 type Liveness struct {
 	URL              plan.Arg `json:"url"`
 	Interval         float64  `json:"interval"`

@@ -101,6 +101,7 @@ func (g *Graph) ray(p *plan.Plan, settings *tree.Value, block string, stop float
 			if own.Lookup("readiness", "timeout") == nil {
 				pr.Ready.Timeout = 300
 			}
+			pr.Live = rayLiveness(own, field)
 		} else {
 			pr.After = names[:1]
 		}
@@ -113,9 +114,22 @@ func (g *Graph) ray(p *plan.Plan, settings *tree.Value, block string, stop float
 		last := g.Processes[len(g.Processes)-1]
 		last.Ready = &Ready{Probe: ProbeRay, Nodes: g.Nodes, URL: "http://" + plan.Host(0) + ":" + plan.Port("dashboard"),
 			Timeout: g.Processes[0].Ready.Timeout, Interval: readyInterval, ProbeTimeout: 10, Field: g.Processes[0].Ready.Field}
+		last.Live = rayLiveness(own, field)
 	}
 	g.Processes = append(g.Processes, driver)
 	return nil
+}
+
+// rayLiveness has the dashboard count nodes. `ray start --block` goes on without
+// its node when the raylet ends with status 0, which it does when its agent is
+// killed, such as for want of memory; the health of the rest stays good, and a
+// driver that waits for something else does not notice. Observed in 2.60.0.
+func rayLiveness(own *tree.Value, field string) *Liveness {
+	l := liveness(own.Field("liveness"), "http://"+plan.Host(0)+":"+plan.Port("dashboard"), field)
+	if own.Lookup("liveness", "interval") == nil {
+		l.Interval = 2
+	}
+	return l
 }
 
 // TokenFile is the file of the run that holds the token of its Ray, readable by

@@ -232,8 +232,10 @@ func (p *prober) awaitReady(ctx context.Context, pr *graph.Process, base string,
 const refusalPatience = 10 * time.Second
 
 // watch probes a ready process until it counts as dead, and returns why; or
-// until ctx ends, and returns nil.
-func (p *prober) watch(ctx context.Context, l *graph.Liveness, address string) error {
+// until ctx ends, and returns nil. Ray has to have the nodes that it had when it
+// got ready.
+func (p *prober) watch(ctx context.Context, pr *graph.Process, address string) error {
+	l := pr.Live
 	for failures := 0; ; {
 		select {
 		case <-ctx.Done():
@@ -241,7 +243,12 @@ func (p *prober) watch(ctx context.Context, l *graph.Liveness, address string) e
 		case <-time.After(seconds(l.Interval)):
 		}
 		probe, cancel := context.WithTimeout(ctx, seconds(l.ProbeTimeout))
-		err := p.get(probe, address, nil)
+		var err error
+		if pr.Ready != nil && pr.Ready.Probe == graph.ProbeRay {
+			err = p.nodes(probe, address, pr.Ready.Nodes)
+		} else {
+			err = p.get(probe, address, nil)
+		}
 		cancel()
 		switch {
 		case ctx.Err() != nil:

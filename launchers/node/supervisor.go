@@ -551,7 +551,7 @@ func (s *supervisor) await(t *task) {
 		}
 		address, err := s.graph.URL(t.p, t.p.Live.URL, s.context(graph.Masked))
 		if err == nil {
-			err = prober.watch(ctx, t.p.Live, address)
+			err = prober.watch(ctx, t.p, address)
 		}
 		if err != nil {
 			s.post(func() { s.lost(t, err.Error()) })
