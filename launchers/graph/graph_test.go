@@ -138,7 +138,7 @@ big-1-1 service/engine replica=1 rank=1 node=3 gpus=[0 1] peers=[big-1-0 big-1-1
 func TestDriver(t *testing.T) {
 	for _, c := range []struct{ name, src, block, want string }{
 		{"relax", "../../examples/relax-colocated", "local",
-			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,local.ray.readiness.timeout stop=10
+			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=10
 driver driver/driver gpus=[0 1 2 3 4 5 6 7] after=[ray-head] stop=10
 `},
 		{"relax, own Ray", `name: "x"
@@ -146,16 +146,16 @@ driver driver/driver gpus=[0 1 2 3 4 5 6 7] after=[ray-head] stop=10
 			local: stop_timeout: 4
 			relax: {root: "/relax", colocate: true, resource: {actor: [1, 2], rollout: [1, 2]}
 				args: {hf_checkpoint: "a/b", advantage_estimator: "grpo"}}`, "local",
-			`ray-head service/ray-head gpus=[0 1] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,9,0.2,120,local.ray.readiness.timeout stop=4
+			`ray-head service/ray-head gpus=[0 1] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,9,0.2,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=4
 driver driver/driver gpus=[0 1] after=[ray-head] stop=4
 `},
 		{"relax over nodes", "../../examples/relax-397b-split", "slurm",
-			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,slurm.ray.readiness.timeout stop=10
-ray-worker-1 service/ray-worker replica=0 rank=1 node=1 gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] after=[ray-head] ports=[node_manager object_manager agent agent_grpc runtime_env metrics workers] ready=ray:http://{host:0}:{port:dashboard}#2,300,0.1,10,slurm.ray.readiness.timeout stop=10
+			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,slurm.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,slurm.ray.liveness.failure_threshold stop=10
+ray-worker-1 service/ray-worker replica=0 rank=1 node=1 gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] after=[ray-head] ports=[node_manager object_manager agent agent_grpc runtime_env metrics workers] ready=ray:http://{host:0}:{port:dashboard}#2,300,0.1,10,slurm.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,slurm.ray.liveness.failure_threshold stop=10
 driver driver/driver gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] after=[ray-head ray-worker-1] stop=10
 `},
 		{"gym", "../../examples/gym-genrm", "local",
-			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,local.ray.readiness.timeout stop=10
+			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=10
 driver driver/driver gpus=[0 1 2 3 4 5 6 7] after=[ray-head] stop=10
 `},
 	} {
