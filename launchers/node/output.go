@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +31,7 @@ const (
 // it: what cannot be written is counted and dropped.
 type output struct {
 	to      io.WriteCloser
+	secrets []string // the longest first
 	hide    *strings.Replacer
 	holdout int // bytes that may be the beginning of a secret
 	note    func(string)
@@ -37,20 +40,37 @@ type output struct {
 	mu   sync.Mutex
 	tail []byte
 
-	dropped int64
+	dropped int64     // lines since the log failed
 	failing time.Time // of the last failure; zero: none
 }
 
 // newOutput starts copying from r, and closes it at its end.
 func newOutput(r *os.File, path string, maxMiB, keep int, secrets []string, note func(string)) *output {
-	return startOutput(r, &lumberjack.Logger{Filename: path, MaxSize: max(1, maxMiB), MaxBackups: keep}, secrets, note)
+	return startOutput(r, &logFile{lumberjack.Logger{Filename: path, MaxSize: max(1, maxMiB), MaxBackups: keep}}, secrets, note)
+}
+
+// logFile is a rotated log that never makes its folder: that of a run that was
+// removed does not come back with the next line of a judge.
+type logFile struct{ lumberjack.Logger }
+
+func (f *logFile) Write(b []byte) (int, error) {
+	if _, err := os.Stat(filepath.Dir(f.Filename)); err != nil {
+		return 0, err
+	}
+	return f.Logger.Write(b)
 }
 
 func startOutput(r *os.File, to io.WriteCloser, secrets []string, note func(string)) *output {
 	o := &output{to: to, note: note, done: make(chan struct{})}
+	// Output is written by lines: of a secret of several, each is hidden.
+	var lines []string
+	for _, s := range secrets {
+		lines = append(lines, strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })...)
+	}
 	var pairs []string
-	for _, s := range byLength(secrets) {
+	for _, s := range byLength(lines) {
 		if len(s) >= minSecret {
+			o.secrets = append(o.secrets, s)
 			pairs = append(pairs, s, redacted)
 			o.holdout = max(o.holdout, len(s)-1)
 		}
@@ -84,7 +104,7 @@ func (o *output) copy(r *os.File) {
 		cut := bytes.LastIndexByte(buf, '\n') + 1
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded), cut == 0 && len(buf) >= chunk:
-			cut = max(0, len(buf)-o.holdout)
+			cut = o.within(buf)
 		case err != nil:
 			cut = len(buf)
 		}
@@ -94,11 +114,29 @@ func (o *output) copy(r *os.File) {
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			if o.dropped > 0 {
-				o.note(fmt.Sprintf("%d bytes of its log are lost", o.dropped))
+				o.note(fmt.Sprintf("%d lines of its log are lost", o.dropped))
 			}
 			_ = o.to.Close() // every line is written
 			return
 		}
+	}
+}
+
+// within finds where a line that goes on may be cut: no secret lies
+// across it, and what may be the beginning of one stays.
+func (o *output) within(buf []byte) int {
+	cut := max(0, len(buf)-o.holdout)
+	for at := 0; ; {
+		first, length := -1, 0
+		for _, s := range o.secrets {
+			if i := bytes.Index(buf[at:], []byte(s)); i >= 0 && (first < 0 || i < first) {
+				first, length = i, len(s)
+			}
+		}
+		if first < 0 || at+first >= cut {
+			return max(cut, at)
+		}
+		at += first + length
 	}
 }
 
@@ -113,20 +151,34 @@ func (o *output) write(b []byte) {
 	}
 	o.mu.Unlock()
 	if !o.failing.IsZero() && time.Since(o.failing) < logRetry {
-		o.dropped += int64(len(b))
+		o.drop(b)
 		return
+	}
+	if !o.failing.IsZero() {
+		// Behind the half line that was still written when it failed.
+		b = append(fmt.Appendf(nil, "\n[genrm: %d lines are lost here]\n", o.dropped), b...)
 	}
 	_, err := o.to.Write(b)
 	switch {
 	case err != nil:
-		o.dropped += int64(len(b))
 		if o.failing.IsZero() {
 			o.note("its log cannot be written, and is dropped: " + err.Error())
+			o.drop(b)
+		} else {
+			o.drop(b[bytes.IndexByte(b[1:], '\n')+2:]) // not the remark
 		}
 		o.failing = time.Now()
 	case !o.failing.IsZero():
-		o.note(fmt.Sprintf("its log is written again; %d bytes are lost", o.dropped))
+		o.note(fmt.Sprintf("its log is written again; %d lines are lost", o.dropped))
 		o.failing, o.dropped = time.Time{}, 0
+	}
+}
+
+// drop counts what is lost, the piece of a line as one.
+func (o *output) drop(b []byte) {
+	o.dropped += int64(bytes.Count(b, []byte{'\n'}))
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		o.dropped++
 	}
 }
 
@@ -139,5 +191,29 @@ func (o *output) last(n int) []string {
 		return nil
 	}
 	lines := strings.Split(text, "\n")
-	return lines[max(0, len(lines)-n):]
+	lines = lines[max(0, len(lines)-n):]
+	for i, l := range lines {
+		lines[i] = plainLine(l)
+	}
+	return lines
+}
+
+var colours = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]`)
+
+// plainLine is a line as a message shows it: what a progress bar shows last,
+// without colours and what else moves a cursor, and not too long.
+func plainLine(s string) string {
+	s = strings.TrimRight(s, "\r")
+	s = s[strings.LastIndexByte(s, '\r')+1:]
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, colours.ReplaceAllString(strings.ToValidUTF8(s, "\uFFFD"), ""))
+	const most = 500
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most]) + " …"
+	}
+	return s
 }
