@@ -142,32 +142,42 @@ type exited int
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals := make(chan os.Signal, 16)
+	caught := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		caught = append(caught, syscall.SIGHUP)
+	}
+	signal.Notify(signals, caught...)
 	defer signal.Stop(signals)
 	done := make(chan int, 1)
 	a := &app{ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr, env: env, signal: make(chan os.Signal, 16)}
 	a.grace.Store(int64(2 * time.Second))
 	go func() { done <- run(a, args) }()
+	first, late := os.Signal(nil), (<-chan time.Time)(nil)
 	for {
 		select {
 		case code := <-done:
+			if first != nil && !a.took.Load() {
+				return 128 + number(first)
+			}
 			return code
 		case s := <-signals:
-			if a.took.Load() {
-				select {
-				case a.signal <- s:
-				default: // so many that one more says nothing new
-				}
-				continue
-			}
-			cancel()
 			select {
-			case <-done:
-			case <-signals:
-			case <-time.After(time.Duration(a.grace.Load())):
+			case a.signal <- s: // for a command that takes signals, if only later
+			default: // so many that one more says nothing new
 			}
-			return 128 + number(s)
+			switch {
+			case a.took.Load():
+			case first != nil:
+				return 128 + number(first)
+			default:
+				first, late = s, time.After(time.Duration(a.grace.Load()))
+				cancel()
+			}
+		case <-late:
+			if !a.took.Load() {
+				return 128 + number(first)
+			}
 		}
 	}
 }

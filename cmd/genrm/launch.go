@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"genrm.dev/genrm/compiler/emit"
@@ -180,6 +182,7 @@ func (c *launchCmd) attend(a *app, s *local.Started) error {
 	}
 	signals := a.takeSignals()
 	interrupted := 0
+	var broken error // of the view
 	for {
 		st, err := s.Status()
 		if err != nil && s.Exists() {
@@ -189,19 +192,40 @@ func (c *launchCmd) attend(a *app, s *local.Started) error {
 		select {
 		case <-s.Ended():
 			over = true
-			if st, err = s.Status(); err != nil {
+			var code int
+			if st, code, err = s.End(); st == nil {
 				return targetError{fmt.Errorf("the folder of the run is gone: %s", s.Dir)}
+			}
+			if err != nil {
+				fmt.Fprintf(a.stderr, "genrm: %v\n", err)
+			}
+			if !st.State.Ended() || st.State == rundir.Lost {
+				if code < 0 {
+					code = exitTarget
+				}
+				if interrupted > 0 {
+					code = interrupted
+				}
+				fmt.Fprintf(a.stderr, "genrm: how the run ended could not be written; its supervisor's exit status is %d: see %s\n", code, s.LogPath("supervisor"))
+				return exitStatus(code)
 			}
 		default:
 		}
 		if st != nil {
-			if err := v.show(st, over); err != nil {
-				return err
+			if err := v.show(st, over); err != nil && broken == nil {
+				// The terminal is gone: nobody sees any more how the run gets on.
+				broken, v.out, v.live, v.logs = err, io.Discard, false, nil
+				if !c.Detach {
+					s.Signal(syscall.SIGHUP)
+				}
 			}
 		}
 		driver := s.Workload != "serve" && !c.Rehearse
 		left := c.Detach && (!c.Wait || !driver && st != nil && st.State == rundir.Ready)
 		if over || left {
+			if broken != nil && interrupted == 0 {
+				return broken
+			}
 			return c.result(a, s, st, interrupted, over)
 		}
 		select {
@@ -214,7 +238,7 @@ func (c *launchCmd) attend(a *app, s *local.Started) error {
 				interrupted = 128 + number(sig)
 				v.note("stopping; once more does not wait")
 			}
-			s.Interrupt()
+			s.Signal(sig)
 		case <-s.Ended():
 		case <-time.After(30 * time.Millisecond):
 		}
@@ -233,8 +257,6 @@ func (c *launchCmd) result(a *app, s *local.Started, st *rundir.Status, interrup
 		return exitStatus(interrupted)
 	case !over:
 		return nil
-	case !st.State.Ended(): // it could not even say so
-		return targetError{fmt.Errorf("the supervisor ended without a word: see %s", s.LogPath("supervisor"))}
 	case st.ExitCode != nil && *st.ExitCode != 0:
 		return exitStatus(*st.ExitCode)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"syscall"
 
 	"genrm.dev/genrm/launchers/node"
 	"genrm.dev/genrm/launchers/rundir"
@@ -22,7 +23,7 @@ func (nodeCmd) Help() string {
 
 Steps: hold the frozen files against their hashes; bind ports and GPUs, unless launch did; start the processes in their order, each in a session of its own; see that they get ready and stay well; at the end of the run send SIGTERM to each, SIGKILL after its stop_timeout, and end whatever is left.
 
-A signal ends the run; a second one does not wait. What happens is written to the run's folder.
+A signal ends the run; a second SIGINT does not wait. What happens is written to the run's folder.
 
 Examples:
 
@@ -49,19 +50,33 @@ func (c *nodeCmd) Run(a *app) error {
 		}
 		return ended(node.Guard(o))
 	}
-	stop := make(chan string, 16)
+	stop := make(chan node.Stop, 16)
 	go func() {
-		for range signals {
-			stop <- "stopped by a signal, or its launcher is gone"
+		interrupts := 0
+		for sig := range signals {
+			if sig == os.Interrupt {
+				interrupts++
+			}
+			stop <- node.Stop{Why: stopReason(sig), Now: interrupts > 1}
 		}
 	}()
+	leash := node.Leash()
 	go func() {
-		guard := os.NewFile(node.LeashFD, "guard")
-		_, _ = io.Copy(io.Discard, guard) // to the end of file
-		stop <- "its guard was killed"
+		_, _ = io.Copy(io.Discard, leash) // to the end of file
+		stop <- node.Stop{Why: "its guard was killed", Fault: true}
 	}()
 	return ended(node.Supervise(node.Options{Run: run, Node: c.Node, Attempt: attempt, Env: a.env, JobID: a.getenv("SLURM_JOB_ID"),
 		Host: "127.0.0.1", Stop: stop, Log: a.stderr}))
+}
+
+func stopReason(sig os.Signal) string {
+	switch sig {
+	case os.Interrupt:
+		return "interrupted"
+	case syscall.SIGHUP:
+		return "its terminal was closed"
+	}
+	return "stopped by a signal, or its launcher is gone"
 }
 
 func ended(code int, err error) error {

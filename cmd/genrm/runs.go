@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -264,14 +262,13 @@ func endpoints(run *rundir.Run) (*rundir.Endpoints, error) {
 }
 
 func endpointText(out io.Writer, e *rundir.Endpoints) error {
-	keys := slices.Sorted(maps.Keys(e.Instances))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "  ROUTE_KEY\tMODEL\tENGINE\tGATEWAY\tREPLICAS")
-	for _, key := range keys {
-		in := e.Instances[key]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", key, in.Model, in.Engine, in.URL, orDash(strings.Join(in.Replicas, " ")))
+	for _, i := range e.Instances {
+		in := i.Value
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", i.Key, in.Model, in.Engine, in.URL, orDash(strings.Join(in.Replicas, " ")))
 	}
-	if err := w.Flush(); err != nil || len(keys) == 0 {
+	if err := w.Flush(); err != nil || len(e.Instances) == 0 {
 		return err
 	}
 	auth := ""
@@ -281,7 +278,7 @@ func endpointText(out io.Writer, e *rundir.Endpoints) error {
 		auth = fmt.Sprintf(` -H "Authorization: Bearer $(cat '%s')"`, strings.ReplaceAll(file, `'`, `'\''`))
 	}
 	fmt.Fprintf(out, "\n  curl -s %s/genrm/generate%s -H 'Content-Type: application/json' -d '{\"route_key\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'\n",
-		e.Gateway.URL, auth, keys[len(keys)-1])
+		e.Gateway.URL, auth, e.Instances[len(e.Instances)-1].Key)
 	return nil
 }
 

@@ -124,6 +124,7 @@ type Started struct {
 	guard *os.Process
 	leash io.Closer
 	ended chan struct{}
+	code  int // of the guard, once ended is closed; -1: killed
 }
 
 // Start freezes the run and hands it to a supervisor of its own session. With
@@ -233,6 +234,7 @@ func (p *Prepared) guard(run *rundir.Run, held bind.Held, attached bool) (*Start
 	s.guard = cmd.Process
 	go func() {
 		_ = cmd.Wait() // the status file says how the run ended
+		s.code = cmd.ProcessState.ExitCode()
 		close(s.ended)
 	}()
 	for {
@@ -247,13 +249,31 @@ func (p *Prepared) guard(run *rundir.Run, held bind.Held, attached bool) (*Start
 	}
 }
 
-// Interrupt asks the run to stop; the second time, at once.
-func (s *Started) Interrupt() {
-	_ = s.guard.Signal(os.Interrupt) // it may just have ended
+// Signal asks the run to stop; the second SIGINT, at once.
+func (s *Started) Signal(sig os.Signal) {
+	_ = s.guard.Signal(sig) // it may just have ended
 }
 
-// Ended is closed when nothing of the run is left.
+// Ended is closed when the guard has ended. See [Started.End].
 func (s *Started) Ended() <-chan struct{} { return s.ended }
+
+// End makes sure, once the guard has ended, that nothing of the run is left, and
+// returns how it ended. That a guard could not say it means that it was killed;
+// or that the folder of the run is full or gone, and the exit status is all that
+// there is: -1 means that there is none. The status is nil without a folder.
+func (s *Started) End() (*rundir.Status, int, error) {
+	if !s.Exists() {
+		return nil, s.code, nil
+	}
+	st, err := s.Status()
+	if err == nil && st.State == rundir.Lost {
+		_, err = node.EndLost(s.Run, "its guard was killed")
+		if again, e := s.Status(); e == nil {
+			st = again
+		}
+	}
+	return st, s.code, err
+}
 
 // Ports lists the ports of a binding for people, by process.
 func Ports(b graph.Binding, process string) string {

@@ -33,9 +33,7 @@ type GuardOptions struct {
 // left of the run here. It returns the run's exit status.
 func Guard(o GuardOptions) (int, error) {
 	// Files that the launcher passed on (held ports) are for this process alone.
-	for fd := 3; fd < 3+1024; fd++ {
-		syscall.CloseOnExec(fd)
-	}
+	proc.KeepFiles(3)
 	if err := proc.Subreaper(); err != nil {
 		fmt.Fprintf(o.Log, "guard: orphans cannot be adopted: %v\n", err)
 	}
@@ -49,6 +47,7 @@ func Guard(o GuardOptions) (int, error) {
 	}
 	defer func() { _ = w.Close() }() // its closing is the message
 	cmd := exec.Command(self, o.Args...)
+	cmd.Env = append(os.Environ(), supervisorVariable+"="+o.Run.ID)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = o.Log, o.Log, []*os.File{r}
 	cmd.SysProcAttr = proc.OwnSession(false)
 	if err := errors.Join(cmd.Start(), r.Close()); err != nil {
@@ -65,12 +64,14 @@ func Guard(o GuardOptions) (int, error) {
 	}
 	reap := time.NewTicker(time.Second)
 	defer reap.Stop()
+	asked := false
 	for {
 		select {
-		case <-o.Signals:
-			_ = cmd.Process.Signal(syscall.SIGTERM) // it may just have ended
+		case sig := <-o.Signals:
+			asked = true
+			_ = cmd.Process.Signal(sig) // it may just have ended
 		case <-leash:
-			leash = nil
+			leash, asked = nil, true
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 		case <-reap.C:
 			proc.Reap(proc.All(), os.Getpid(), []int{cmd.Process.Pid})
@@ -79,26 +80,31 @@ func Guard(o GuardOptions) (int, error) {
 			if err != nil && !errors.As(err, &exit) {
 				return ExitService, err
 			}
-			return o.after(cmd.ProcessState)
+			return o.after(cmd.ProcessState, asked)
 		}
 	}
 }
 
-// after ends what the supervisor left, which is nothing unless it was killed.
-func (o GuardOptions) after(st *os.ProcessState) (int, error) {
+// after ends what the supervisor left, which is nothing unless it was killed,
+// and writes the run's end if the supervisor could not. asked means that it had
+// been asked to stop.
+func (o GuardOptions) after(st *os.ProcessState, asked bool) (int, error) {
 	self := os.Getpid()
 	_, err := proc.End(func() []proc.Process {
 		all := proc.All()
 		proc.Reap(all, self, nil)
 		return proc.Below(all, self)
 	}, sweepGrace)
-	ws, ok := st.Sys().(syscall.WaitStatus)
-	if !ok || !ws.Signaled() {
-		return st.ExitCode(), err
+	code, end := st.ExitCode(), rundir.Failed
+	reason := fmt.Sprintf("its supervisor ended with status %d and could not say why: see %s", code, o.Run.LogPath("supervisor"))
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		code, reason = ExitService, "its supervisor was killed by "+signalName(ws.Signal())
+		if asked && ws.Signal() != syscall.SIGKILL { // the request came before it could take one
+			code, end, reason = ExitStopped, rundir.Stopped, "stopped by a signal, before anything was started"
+		}
 	}
 	cleanNode(o.Run, o.Node, o.Attempt)
-	reason := "its supervisor was killed by " + signalName(ws.Signal())
-	return ExitService, errors.Join(err, conclude(o.Run, o.Node, reason))
+	return code, errors.Join(err, conclude(o.Run, o.Node, end, code, reason))
 }
 
 // cleanNode removes what the run had on the node outside of its folder.
@@ -112,38 +118,46 @@ func cleanNode(r *rundir.Run, node, attempt int) {
 	_ = os.Remove(r.Path(graph.TokenFile))
 }
 
-// conclude writes the end of a run whose supervisor could not.
-func conclude(r *rundir.Run, node int, reason string) error {
+// conclude writes the end of a run, or a node, whose supervisor could not.
+func conclude(r *rundir.Run, node int, end rundir.State, code int, reason string) error {
+	if !r.Exists() {
+		return nil // nobody will ask
+	}
 	st, err := r.Status()
+	write := r.WriteStatus
+	if node > 0 {
+		st = new(rundir.Status)
+		err = r.Read(nodeStatus(node), st)
+		write = func(st *rundir.Status) error { return r.WriteNodeStatus(strconv.Itoa(node), st) }
+	}
 	if err != nil || st.State.Ended() && st.State != rundir.Lost {
 		return err
 	}
 	now := time.Now().UTC()
-	code := ExitService
-	st.State, st.Reason, st.ExitCode, st.EndedAt = rundir.Failed, reason, &code, &now
+	st.State, st.Reason, st.ExitCode, st.EndedAt = end, reason, &code, &now
 	for i := range st.Processes {
 		if p := &st.Processes[i]; !p.State.Ended() {
 			p.State, p.EndedAt = rundir.Stopped, &now
 		}
 	}
-	_ = r.AppendEvent(rundir.Event{Time: now, Type: "run.failed", Node: node, Message: reason}) // the status says the same
-	if node == 0 {
-		return r.WriteStatus(st)
-	}
-	return r.WriteNodeStatus(strconv.Itoa(node), st)
+	_ = r.AppendEvent(rundir.Event{Time: now, Type: "run." + string(end), Node: node, Message: reason}) // the status says the same
+	return write(st)
 }
+
+// supervisorVariable marks a supervisor, whose guard may have been killed.
+const supervisorVariable = "GENRM_SUPERVISOR_OF"
 
 // Leftovers lists the living processes of a run on this machine, by what marks
 // them: their environment, or the session in which they were started.
 func Leftovers(r *rundir.Run) []proc.Process {
 	var sessions []int
-	if st, err := r.Status(); err == nil {
-		host, _ := os.Hostname()
+	st, err := r.Status()
+	// Where the end of the run was written, every session had been looked at.
+	if err == nil && (!st.State.Ended() || st.State == rundir.Lost) && st.Supervisor != nil && st.Supervisor.Here() {
 		for _, p := range st.Processes {
-			here := st.Supervisor != nil && st.Supervisor.Host == host && st.Supervisor.Boot == proc.BootID()
 			// The number of a session goes to nobody else while one of its members
 			// lives; a leader with another start is a stranger's.
-			if leader := proc.Identify(p.PID); here && p.PID > 0 && (leader.Start == 0 || leader.Start == p.Start) {
+			if leader := proc.Identify(p.PID); p.PID > 0 && (leader.Start == 0 || leader.Start == p.Start) {
 				sessions = append(sessions, p.PID)
 			}
 		}
@@ -151,14 +165,36 @@ func Leftovers(r *rundir.Run) []proc.Process {
 	return proc.Marked(RunVariable+"="+r.ID, sessions)
 }
 
-// EndLost ends what is left of a run whose supervisor is gone, and says how many
-// processes that were.
+// supervisors lists those of a run, with all that they started.
+func supervisors(r *rundir.Run) []proc.Process {
+	return proc.Marked(supervisorVariable+"="+r.ID, nil)
+}
+
+// supervisorGrace is what a supervisor without a guard gets to end its run.
+const supervisorGrace = 30 * time.Second
+
+// EndLost ends what is left of a run whose guard is gone, its supervisor
+// included, and says how many processes that were.
 func EndLost(r *rundir.Run, reason string) (int, error) {
-	n, err := proc.End(func() []proc.Process { return Leftovers(r) }, sweepGrace)
 	attempt := 1
 	if st, err := r.Status(); err == nil {
 		attempt = st.Attempt
+		// One that has written the end is about to go by itself.
+		for start := time.Now(); st.State.Ended() && st.State != rundir.Lost && time.Since(start) < sweepGrace; time.Sleep(20 * time.Millisecond) {
+			if len(supervisors(r)) == 0 {
+				break
+			}
+		}
 	}
+	with, err1 := proc.End(func() []proc.Process { return supervisors(r) }, supervisorGrace)
+	n, err2 := proc.End(func() []proc.Process { return Leftovers(r) }, sweepGrace)
 	cleanNode(r, 0, attempt)
-	return n, errors.Join(err, conclude(r, 0, reason))
+	return with + n, errors.Join(err1, err2, conclude(r, 0, rundir.Failed, ExitService, reason))
+}
+
+// Leash is the end of the pipe at which a supervisor hears that its guard is
+// gone. No process of the run inherits it.
+func Leash() *os.File {
+	syscall.CloseOnExec(LeashFD)
+	return os.NewFile(LeashFD, "guard")
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -67,7 +68,7 @@ func (p *prober) do(req *http.Request, v any) error {
 	defer func() { _ = res.Body.Close() }() // only read
 	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	switch {
-	case res.StatusCode >= 400 && res.StatusCode < 500:
+	case res.StatusCode >= 400 && res.StatusCode < 500 && !slices.Contains(later, res.StatusCode):
 		return refused{fmt.Sprintf("status %d: %s", res.StatusCode, short(body))}
 	case res.StatusCode != http.StatusOK:
 		return fmt.Errorf("status %d: %s", res.StatusCode, short(body))
@@ -81,6 +82,9 @@ func (p *prober) do(req *http.Request, v any) error {
 	}
 	return nil
 }
+
+// later are the client's errors that mean "not now".
+var later = []int{http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests}
 
 // plain is an error of the network in few words.
 func plain(err error) error {
@@ -155,7 +159,7 @@ func (p *prober) nodes(ctx context.Context, base string, n int) error {
 		} `json:"data"`
 	}
 	if err := p.get(ctx, base+"/nodes?view=summary", &out); err != nil {
-		return fmt.Errorf("Ray's nodes: %w", err)
+		return fmt.Errorf("the nodes of Ray: %w", err)
 	}
 	alive := 0
 	for _, s := range out.Data.Summary {
@@ -191,45 +195,50 @@ func (p *prober) remote(ctx context.Context, base, key string) error {
 func (p *prober) awaitReady(ctx context.Context, pr *graph.Process, base string, progress func(string)) error {
 	r := pr.Ready
 	limit := seconds(r.Timeout)
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	said, refusals := "", 0
+	whole, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	every := time.NewTicker(seconds(r.Interval)) // from start to start: a probe's own time delays nothing
+	defer every.Stop()
+	said, refusals := "no answer yet", 0
 	var refusedSince time.Time
 	for {
-		probe, cancel := context.WithTimeout(ctx, min(seconds(r.ProbeTimeout), limit))
+		probe, cancel := context.WithTimeout(whole, seconds(r.ProbeTimeout))
 		err := p.ready(probe, pr, base)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		var no refused
-		if errors.As(err, &no) {
-			if refusals++; refusals == 1 {
-				refusedSince = time.Now()
+		if whole.Err() == nil {
+			var no refused
+			if errors.As(err, &no) {
+				if refusals++; refusals == 1 {
+					refusedSince = time.Now()
+				}
+				if refusals >= 5 && time.Since(refusedSince) > refusalPatience {
+					return fmt.Errorf("it will not get ready: %w", err)
+				}
+			} else {
+				refusals = 0
 			}
-			if refusals >= 5 && time.Since(refusedSince) > refusalPatience {
-				return fmt.Errorf("it will not get ready: %w", err)
+			if err.Error() != said {
+				said = err.Error()
+				progress(said)
 			}
-		} else {
-			refusals = 0
-		}
-		if err.Error() != said {
-			said = err.Error()
-			progress(said)
 		}
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-deadline.C:
+		case <-whole.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			return fmt.Errorf("not ready %s after its start (%s); if it only needs longer, raise %s", limit, said, r.Field)
-		case <-time.After(seconds(r.Interval)):
+		case <-every.C:
 		}
 	}
 }
 
 // refusalPatience is how long an engine may refuse its first token: a server may
-// answer before it knows its model.
-const refusalPatience = 10 * time.Second
+// answer before it knows its model. A variable for tests.
+var refusalPatience = 10 * time.Second
 
 // watch probes a ready process until it counts as dead, and returns why; or
 // until ctx ends, and returns nil. Ray has to have the nodes that it had when it

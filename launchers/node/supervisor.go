@@ -22,11 +22,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/graph"
@@ -57,9 +59,16 @@ type Options struct {
 	Host    string     // address of this node for others; "" means loopback
 	Ports   bind.Range // where ports may be taken, if the binding is made here
 	Devices []string   // GPUs of this node, if the binding is made here
-	Stop    <-chan string
+	Stop    <-chan Stop
 	Log     io.Writer        // what the supervisor has to say about itself
 	Now     func() time.Time // for what is shown; waits use a clock that nobody sets. nil means time.Now
+}
+
+// Stop asks a supervisor to end the run.
+type Stop struct {
+	Why   string
+	Now   bool // do not wait for anything: KILL
+	Fault bool // the run fails by it
 }
 
 // BindingFile is where the choices of a node are kept, for one attempt.
@@ -76,6 +85,9 @@ type task struct {
 	running bool
 	began   time.Time
 	killAt  time.Time // when TERM has not helped; zero: no TERM was sent
+	kills   int       // times that KILL was sent
+	faulty  bool      // the run fails because of it
+	judged  bool      // its end was looked at once, see exited
 }
 
 // outcome is how a run ends. The first one counts: what follows from it, such as
@@ -100,8 +112,12 @@ type supervisor struct {
 	status   rundir.Status
 	end      *outcome
 	rayToken string
-	stops    int // requests to stop so far
+	asked    bool // to stop
+	hurry    bool // to stop without waiting
 	dirty    bool
+	flushed  time.Time     // when the status was written last
+	cost     time.Duration // of that
+	reaped   time.Time
 	gone     int // times in a row that the run's folder was not there
 	wrote    error
 }
@@ -112,17 +128,28 @@ func Supervise(o Options) (int, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	// The kernel takes the end of the thread that started a child for that of the
+	// supervisor (man 2 PR_SET_PDEATHSIG): all of them are started by this one.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s := &supervisor{Options: o, self: os.Getpid(), lead: o.Node == 0, events: make(chan func(), 64), ctx: ctx, began: time.Now()}
 	err := s.prepare()
-	if err != nil {
+	var stop stopped
+	switch {
+	case errors.As(err, &stop):
+		s.stop(Stop(stop))
+		err = nil
+	case err != nil:
 		s.settle(rundir.Failed, ExitService, err.Error())
-	} else {
+	default:
 		s.loop()
 	}
 	cancel()
 	s.sweep()
+	s.lastOutput()
 	s.finish()
 	s.held.Close()
 	return s.end.code, err
@@ -199,13 +226,26 @@ func (s *supervisor) bind() error {
 			}
 			select {
 			case why := <-s.Stop:
-				return errors.New("stopped while it waited for node " + strconv.Itoa(n) + ": " + why)
+				return stopped(why)
 			default:
+			}
+			if req, ok := s.Run.StopRequested(); ok {
+				return stopped{Why: "stopped by " + req.By}
+			}
+			if !s.Run.Exists() {
+				return errRemoved
 			}
 		}
 	}
 	return nil
 }
+
+// stopped is a request to stop that came before anything was started.
+type stopped Stop
+
+func (e stopped) Error() string { return e.Why }
+
+var errRemoved = errors.New("the folder of the run was removed while it ran")
 
 // bindTimeout bounds the wait for the other nodes' bindings: job steps start
 // within seconds of each other, but images may be pulled first.
@@ -214,6 +254,7 @@ const bindTimeout = 15 * time.Minute
 const (
 	tick      = 50 * time.Millisecond
 	lookAfter = 250 * time.Millisecond // between looks at files of others
+	reapAfter = 2 * time.Second        // between looks for orphans that have ended
 )
 
 func (s *supervisor) loop() {
@@ -245,19 +286,23 @@ func (s *supervisor) loop() {
 // look sees to what others do: a request to stop, other nodes, the run's folder,
 // orphans that have ended.
 func (s *supervisor) look() {
-	if s.stops == 0 {
+	if !s.asked {
 		if req, ok := s.Run.StopRequested(); ok {
-			s.stop("stopped by " + req.By)
+			s.stop(Stop{Why: "stopped by " + req.By})
 		}
 	}
 	if s.Run.Exists() {
 		s.gone = 0
 	} else if s.gone++; s.gone == 2 {
-		s.settle(rundir.Failed, ExitService, "the folder of the run was removed while it ran")
+		s.settle(rundir.Failed, ExitService, errRemoved.Error())
 	}
 	if s.graph.Nodes > 1 {
 		s.lookAtNodes()
 	}
+	if time.Since(s.reaped) < reapAfter {
+		return
+	}
+	s.reaped = time.Now()
 	var own []int
 	for _, t := range s.tasks {
 		if t.running {
@@ -413,6 +458,9 @@ func (s *supervisor) spawn(t *task) error {
 	if path == "" {
 		return fmt.Errorf("%s: no such program in PATH", argv[0])
 	}
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return fmt.Errorf("the folder %s does not exist", dir)
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -428,15 +476,26 @@ func (s *supervisor) spawn(t *task) error {
 	})
 	go func() {
 		err := cmd.Wait()
+		// What it leaves in its group is told to end, too: an engine's workers hold
+		// GPUs when its server is gone. What stays is killed with the run's end.
+		_ = syscall.Kill(-t.id.PID, syscall.SIGTERM) // there may be nobody
+		t.waitOutput(lastLinesAfter)
 		s.post(func() { s.exited(t, cmd.ProcessState, err) })
 	}()
 	return nil
 }
 
+// lastLinesAfter is how long the last lines of a process that has ended may take
+// to its log. A child that still has its output open is not waited for.
+const lastLinesAfter = 100 * time.Millisecond
+
 // environment is that of the caller, what marks the run's processes, defaults
 // that everybody wants, and what the graph says.
 func (s *supervisor) environment(t *task, own []string) []string {
 	env := slices.DeleteFunc(slices.Clone(s.Env), func(e string) bool {
+		if strings.HasPrefix(e, supervisorVariable+"=") {
+			return true
+		}
 		// A Ray of the caller's is none of ours. Its token would win over the file
 		// of ours. Source: RAY_AUTH_TOKEN goes before RAY_AUTH_TOKEN_PATH in Ray 2.60.0.
 		return strings.HasPrefix(e, "RAY_ADDRESS=") && (t.p.Role == graph.RayHead || t.p.Role == graph.RayWorker) ||
@@ -631,7 +690,7 @@ func (s *supervisor) endpoints() (*rundir.Endpoints, error) {
 		return nil, err
 	}
 	url = strings.TrimSuffix(url, "/health")
-	e := &rundir.Endpoints{RunID: s.Run.ID, Gateway: rundir.Gateway{URL: url}, FailurePolicy: s.graph.FailurePolicy, Instances: map[string]rundir.Endpoint{}}
+	e := &rundir.Endpoints{RunID: s.Run.ID, Gateway: rundir.Gateway{URL: url}, FailurePolicy: s.graph.FailurePolicy}
 	var config struct {
 		APIKey map[string]string `json:"api_key"`
 	}
@@ -643,7 +702,7 @@ func (s *supervisor) endpoints() (*rundir.Endpoints, error) {
 		if p.RouteKey == "" || p.NodeRank > 0 {
 			continue
 		}
-		in, ok := e.Instances[p.RouteKey]
+		in, ok := e.Instances.Get(p.RouteKey)
 		if !ok {
 			in = rundir.Endpoint{URL: url, Model: p.RouteKey, Engine: p.Engine, FailurePolicy: s.graph.FailurePolicy}
 		}
@@ -654,7 +713,7 @@ func (s *supervisor) endpoints() (*rundir.Endpoints, error) {
 			}
 			in.Replicas = append(in.Replicas, base)
 		}
-		e.Instances[p.RouteKey] = in
+		e.Instances.Set(p.RouteKey, in)
 	}
 	return e, nil
 }
@@ -664,7 +723,7 @@ func (s *supervisor) lost(t *task, why string) {
 	if t.st.State.Ended() || s.end != nil {
 		return
 	}
-	t.st.Reason, s.dirty = why, true
+	t.st.Reason, t.faulty, s.dirty = why, true, true
 	s.event("process.failed", t, why)
 	s.settle(rundir.Failed, ExitService, t.p.Name+": "+why+s.lastLines(t))
 	if !t.running {
@@ -686,31 +745,28 @@ func (s *supervisor) lastLines(t *task) string {
 
 // exited is told the end of a process of this node.
 func (s *supervisor) exited(t *task, st *os.ProcessState, err error) {
+	if !t.running {
+		return // given up already
+	}
+	code, how, asked := s.ending(t, st, err)
+	if asked && s.end == nil && !t.judged {
+		// Somebody may have told every process to end, the supervisor too, such as a
+		// scheduler: its signal is under way.
+		t.judged = true
+		time.AfterFunc(signalsWithin, func() { s.post(func() { s.exited(t, st, err) }) })
+		return
+	}
 	t.running, s.dirty = false, true
 	if t.cancel != nil {
 		t.cancel()
 	}
 	now := s.Now().UTC()
-	t.st.EndedAt = &now
-	code, how := 0, ""
-	switch ws, ok := st.Sys().(syscall.WaitStatus); {
-	case st == nil:
-		code, how = ExitService, err.Error()
-	case ok && ws.Signaled():
-		t.st.Signal = signalName(ws.Signal())
-		code, how = 128+int(ws.Signal()), "was killed by "+t.st.Signal
-	default:
-		code = st.ExitCode()
-		how = fmt.Sprintf("ended with status %d", code)
-	}
-	t.st.ExitCode = &code
-	// What it leaves in its group is told to end, too: an engine's workers hold
-	// GPUs when its server is gone. What stays is killed with the run's end.
-	_ = syscall.Kill(-t.id.PID, syscall.SIGTERM) // there may be nobody
-	t.waitOutput()
+	t.st.EndedAt, t.st.ExitCode = &now, &code
 	before := t.st.State
 	switch {
-	case !t.killAt.IsZero():
+	case t.faulty:
+		t.st.State = rundir.Failed
+	case !t.killAt.IsZero() || s.end != nil && asked:
 		t.st.State = rundir.Stopped
 	case code == 0:
 		t.st.State = rundir.Exited
@@ -744,18 +800,44 @@ func (s *supervisor) ended(t *task) {
 	}
 }
 
-// waitOutput lets the last lines reach the log; a child that still has the pipe
-// open is not waited for.
-func (t *task) waitOutput() {
+// signalsWithin is how far apart the signals to several processes may come.
+const signalsWithin = 200 * time.Millisecond
+
+// ending says how a process ended. asked means that it looks as if a signal had
+// told it to.
+func (s *supervisor) ending(t *task, st *os.ProcessState, err error) (code int, how string, asked bool) {
+	if st == nil {
+		return ExitService, "ended, and its status is not known: " + err.Error(), false
+	}
+	code = st.ExitCode()
+	how = fmt.Sprintf("ended with status %d", code)
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		t.st.Signal = signalName(ws.Signal())
+		code, how = 128+int(ws.Signal()), "was killed by "+t.st.Signal
+	}
+	return code, how, code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGINT) || code == 128+int(syscall.SIGHUP)
+}
+
+// waitOutput lets what is on the way reach the log.
+func (t *task) waitOutput(limit time.Duration) {
 	select {
 	case <-t.out.done:
-	case <-time.After(100 * time.Millisecond):
+	case <-time.After(limit):
+	}
+}
+
+// lastOutput lets every log have its last lines: nobody writes any more.
+func (s *supervisor) lastOutput() {
+	deadline := time.Now().Add(2 * time.Second)
+	for _, t := range s.tasks {
+		if t.out != nil {
+			t.waitOutput(time.Until(deadline))
+		}
 	}
 }
 
 func signalName(n syscall.Signal) string {
-	names := map[syscall.Signal]string{syscall.SIGKILL: "SIGKILL", syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "SIGINT", syscall.SIGSEGV: "SIGSEGV", syscall.SIGABRT: "SIGABRT", syscall.SIGHUP: "SIGHUP", syscall.SIGBUS: "SIGBUS", syscall.SIGPIPE: "SIGPIPE"}
-	if name, ok := names[n]; ok {
+	if name := unix.SignalName(n); name != "" {
 		return name
 	}
 	return fmt.Sprintf("signal %d", int(n))
@@ -780,26 +862,30 @@ func (s *supervisor) settle(state rundir.State, code int, reason string) {
 	s.escalate()
 }
 
-// stop is a request from outside. The second one does not wait any longer.
-func (s *supervisor) stop(why string) {
-	if req, ok := s.Run.StopRequested(); ok {
-		why = "stopped by " + req.By
+// stop is a request from outside.
+func (s *supervisor) stop(r Stop) {
+	if req, ok := s.Run.StopRequested(); ok && !r.Fault {
+		r.Why = "stopped by " + req.By
 	}
-	s.stops++
-	if s.stops > 1 {
+	s.asked = true
+	if r.Now && !s.hurry {
+		s.hurry = true
 		for _, t := range s.tasks {
 			if t.running {
 				t.killAt = time.Now()
 			}
 		}
 	}
-	code := 0
+	state, code := rundir.Stopped, 0
 	for _, t := range s.tasks {
 		if t.p.Kind == graph.Driver {
 			code = ExitStopped
 		}
 	}
-	s.settle(rundir.Stopped, code, why)
+	if r.Fault {
+		state, code = rundir.Failed, ExitService
+	}
+	s.settle(state, code, r.Why)
 	s.escalate()
 }
 
@@ -817,7 +903,7 @@ func (s *supervisor) escalate() {
 	}
 	all := []proc.Process(nil)
 	for _, t := range s.tasks {
-		if !t.running || first && !early(t.p) && s.stops < 2 {
+		if !t.running || first && !early(t.p) && !s.hurry {
 			continue
 		}
 		switch {
@@ -828,17 +914,30 @@ func (s *supervisor) escalate() {
 			if all == nil {
 				all = proc.All()
 			}
-			for _, p := range proc.Below(all, t.id.PID) { // first those that left its group
+			// The group at once, so that none of it sees another end and goes on; then
+			// those that left it.
+			_ = syscall.Kill(-t.id.PID, syscall.SIGKILL)
+			for _, p := range proc.Below(all, t.id.PID) {
 				_ = syscall.Kill(p.PID, syscall.SIGKILL)
 			}
-			_ = syscall.Kill(-t.id.PID, syscall.SIGKILL)
-			t.killAt = time.Now().Add(time.Second)
-			if t.st.Reason == "" {
+			t.killAt = time.Now().Add(killEvery)
+			if t.st.Reason == "" && !s.hurry {
 				t.st.Reason = fmt.Sprintf("did not end within %s of SIGTERM and was killed", seconds(t.p.StopTimeout))
+			}
+			if t.kills++; t.kills > maxKills { // it hangs in the kernel, by a driver or a file server
+				t.running, t.st.State, s.dirty = false, rundir.Failed, true
+				t.st.Reason = fmt.Sprintf("pid %d cannot be killed: the kernel does not let it go", t.id.PID)
+				s.event("process.failed", t, t.st.Reason)
 			}
 		}
 	}
 }
+
+// KILL is sent so often, so far apart. Variables for tests.
+var (
+	killEvery = time.Second
+	maxKills  = 30
+)
 
 func early(p *graph.Process) bool { return p.Kind == graph.Driver || p.Role == graph.Gateway }
 
@@ -887,18 +986,28 @@ func (s *supervisor) finish() {
 	s.event("run."+string(s.end.state), nil, s.end.reason)
 	s.dirty = true
 	for range 20 { // a full disk may have room again
-		if s.flush(); !s.dirty || !s.Run.Exists() {
+		if s.write(); !s.dirty || !s.Run.Exists() {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// flush writes the status if it changed.
+// flush writes the status if it changed, and so seldom that the loop has four
+// fifths of its time for other things: with hundreds of processes, or a slow
+// disk, a write takes as long as many changes.
 func (s *supervisor) flush() {
+	if s.dirty && time.Since(s.flushed) >= min(4*s.cost, time.Second) {
+		s.write()
+	}
+}
+
+func (s *supervisor) write() {
 	if !s.dirty || s.gone > 0 {
 		return
 	}
+	start := time.Now()
+	defer func() { s.flushed = time.Now(); s.cost = s.flushed.Sub(start) }()
 	s.status.Processes = s.status.Processes[:0]
 	for _, t := range s.tasks {
 		if t.mine || s.lead {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -235,4 +236,20 @@ func BootID() string {
 		return ""
 	}
 	return string(bytes.TrimSpace(data))
+}
+
+// keepFiles marks the descriptors that are open, or where they cannot be listed
+// those that are likely to be.
+func keepFiles(first int) {
+	last := first + 1024
+	if entries, err := os.ReadDir("/dev/fd"); err == nil {
+		for _, e := range entries {
+			if fd, err := strconv.Atoi(e.Name()); err == nil {
+				last = max(last, fd)
+			}
+		}
+	}
+	for fd := first; fd <= last; fd++ {
+		syscall.CloseOnExec(fd)
+	}
 }

@@ -32,3 +32,12 @@ func Reap(all []Process, self int, own []int) {
 		}
 	}
 }
+
+// KeepFiles keeps the descriptors of this process from first on to itself: no
+// program that it starts inherits them.
+func KeepFiles(first int) {
+	if unix.CloseRange(uint(first), ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC) == nil { // Linux 5.11
+		return
+	}
+	keepFiles(first)
+}

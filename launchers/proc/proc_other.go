@@ -12,3 +12,7 @@ func OwnSession(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid:
 
 // Reap does nothing: orphans are the system's here.
 func Reap([]Process, int, []int) {}
+
+// KeepFiles keeps the descriptors of this process from first on to itself: no
+// program that it starts inherits them.
+func KeepFiles(first int) { keepFiles(first) }
