@@ -32,8 +32,8 @@ drift:
 	@d=$$(mktemp -d); trap 'rm -rf "$$d"' EXIT; \
 		git ls-files -co --exclude-standard -z | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$$d"; \
 		cp -a "$$d/." "$$d.was"; trap 'rm -rf "$$d" "$$d.was"' EXIT; \
-		(cd "$$d" && go mod tidy && GENRM_UPDATE=1 GOFLAGS=-trimpath go test -count=1 ./cmd/genrm >drift.log 2>&1 || { cat drift.log; exit 1; }; rm drift.log); \
-		diff -r "$$d.was" "$$d" || { echo "recorded outputs are out of date: run GENRM_UPDATE=1 go test ./cmd/genrm"; exit 1; }
+		(cd "$$d" && go mod tidy && GENRM_UPDATE=1 GOFLAGS=-trimpath go test -count=1 ./cmd/genrm ./launchers/slurm >drift.log 2>&1 || { cat drift.log; exit 1; }; rm drift.log); \
+		diff -r "$$d.was" "$$d" || { echo "recorded outputs are out of date: run GENRM_UPDATE=1 go test ./cmd/genrm ./launchers/slurm"; exit 1; }
 
 e2e:
 	e2e/parsers/run

@@ -19,10 +19,11 @@ import (
 type launchCmd struct {
 	compileFlags
 	rootFlag
-	Detach   bool   `short:"d" help:"Leave the run to its supervisor and return."`
-	Wait     bool   `help:"With --detach: return only when the judges are ready, or the driver has ended."`
+	Detach   bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
+	Wait     bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end."`
 	Follow   bool   `short:"f" help:"Show what the processes print, too."`
 	DryRun   bool   `help:"Check this machine and show what would be started; start and write nothing."`
+	TestOnly bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
 	Rehearse bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
 	Output   string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
@@ -66,12 +67,17 @@ func (c *launchCmd) Run(a *app) error {
 	p := plans[0]
 	switch p.Target {
 	case plan.Local:
+		if c.TestOnly {
+			return usagef("--test-only asks a scheduler: it goes with target slurm")
+		}
+		return c.local(a, p)
+	case plan.Slurm:
+		return c.slurm(a, p)
 	case "":
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
 	default:
 		return usagef("target %s cannot be launched yet: emit writes its files", p.Target)
 	}
-	return c.local(a, p)
 }
 
 func (c *launchCmd) local(a *app, p *plan.Plan) error {

@@ -14,7 +14,8 @@ import (
 type logsCmd struct {
 	runFlags
 	Follow  bool   `short:"f" help:"Go on with what is added, until the run ends."`
-	Process string `placeholder:"NAME" help:"Only this process; supervisor is the run's own."`
+	Process string `placeholder:"NAME" help:"Only this process; supervisor is the run's own, job that of its Slurm job."`
+	Node    int    `default:"-1" placeholder:"N" help:"Only processes of this node of the plan."`
 	Lines   int    `short:"n" default:"100" placeholder:"N" help:"Begin with the last N lines of each log; -1 for all that is kept."`
 }
 
@@ -35,13 +36,13 @@ func (c *logsCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	st, err := run.Status()
+	st, err := a.runStatus(run)
 	if err != nil {
 		return err
 	}
-	names := processNames(st)
+	names := c.names(st)
 	if c.Process != "" {
-		if !slices.Contains(names, c.Process) && c.Process != "supervisor" {
+		if !slices.Contains(names, c.Process) && c.Process != "supervisor" && c.Process != "job" {
 			hint := diag.DidYouMean(c.Process, names)
 			if hint == "" {
 				hint = fmt.Sprintf("there are %v", names)
@@ -55,12 +56,12 @@ func (c *logsCmd) Run(a *app) error {
 	for {
 		ended := true
 		if c.Follow {
-			if st, err = run.Status(); err != nil {
+			if st, err = a.runStatus(run); err != nil {
 				return err
 			}
 			ended = st.State.Ended()
 			if c.Process == "" {
-				names = processNames(st)
+				names = c.names(st)
 			}
 		}
 		if err := f.poll(names, ended); err != nil || ended {
@@ -69,9 +70,23 @@ func (c *logsCmd) Run(a *app) error {
 		select {
 		case <-a.ctx.Done():
 			return a.ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(a.lookEvery(run)):
 		}
 	}
+}
+
+// names are the processes that were asked for.
+func (c *logsCmd) names(st *rundir.Status) []string {
+	if c.Node < 0 {
+		return processNames(st)
+	}
+	var out []string
+	for _, p := range st.Processes {
+		if p.Node == c.Node && p.Kind != "remote" {
+			out = append(out, p.Name)
+		}
+	}
+	return out
 }
 
 // processNames are the processes that have a log.

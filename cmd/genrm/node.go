@@ -2,18 +2,22 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"syscall"
 
+	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/node"
 	"genrm.dev/genrm/launchers/rundir"
+	"genrm.dev/genrm/launchers/slurm"
 )
 
 type nodeCmd struct {
-	RunDir    string `name:"run" required:"" placeholder:"DIR" help:"Folder of the run."`
-	Node      int    `required:"" placeholder:"N" help:"Number of this node in the plan, from 0."`
+	RunDir    string `name:"run" placeholder:"DIR" help:"Folder of the run."`
+	Node      int    `default:"-1" placeholder:"N" help:"Number of this node in the plan, from 0. Default: in a step of a Slurm job its $$SLURM_NODEID, else 0."`
+	Prepare   string `placeholder:"DIR" help:"Make a run of a folder that emit wrote for target slurm, and print its folder: for a job that is submitted by hand."`
 	Leash     bool   `help:"End the run when standard input ends: it is tied to whoever holds the other end."`
 	Supervise bool   `hidden:"" help:"Be the supervisor that a guard started."`
 }
@@ -28,27 +32,41 @@ A signal ends the run; a second SIGINT does not wait. What happens is written to
 Examples:
 
   genrm node --run=.genrm/runs/quickstart-20260101-120000-a1b2c3 --node=0
+  genrm node --prepare="$SLURM_SUBMIT_DIR"
 
 Exit status: that of the run's driver, 128+n if signal n killed it; 3 a service failed; 0 a run without a driver was stopped.`
 }
 
 func (c *nodeCmd) Run(a *app) error {
+	if c.Prepare != "" {
+		dir, err := slurm.Adopt(c.Prepare, a.env, version())
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(a.stdout, dir)
+		return err
+	}
+	if c.RunDir == "" {
+		return usagef("give the folder of the run: --run=DIR")
+	}
 	run, err := rundir.Open(c.RunDir)
 	if err != nil {
 		return err
 	}
-	attempt := 1
-	if n, err := strconv.Atoi(a.getenv("SLURM_RESTART_COUNT")); err == nil {
-		attempt += n
+	o := node.Options{Run: run, Node: max(0, c.Node), Attempt: 1, Env: a.env, Host: "127.0.0.1"}
+	if run.Target == string(plan.Slurm) {
+		if o, err = slurm.NodeOptions(a.ctx, run, a.env); err != nil {
+			return targetError{err}
+		}
 	}
 	signals := a.takeSignals()
 	if !c.Supervise {
-		o := node.GuardOptions{Run: run, Node: c.Node, Attempt: attempt, Signals: signals, Log: logFile(a.stderr),
-			Args: []string{"node", "--run", run.Dir, "--node", strconv.Itoa(c.Node), "--supervise"}}
+		g := node.GuardOptions{Run: run, Node: o.Node, Attempt: o.Attempt, Signals: signals, Log: logFile(a.stderr),
+			Args: []string{"node", "--run", run.Dir, "--node", strconv.Itoa(o.Node), "--supervise"}}
 		if c.Leash {
-			o.Leash = a.stdin
+			g.Leash = a.stdin
 		}
-		return ended(node.Guard(o))
+		return ended(node.Guard(g))
 	}
 	stop := make(chan node.Stop, 16)
 	go func() {
@@ -65,8 +83,8 @@ func (c *nodeCmd) Run(a *app) error {
 		_, _ = io.Copy(io.Discard, leash) // to the end of file
 		stop <- node.Stop{Why: "its guard was killed", Fault: true}
 	}()
-	return ended(node.Supervise(node.Options{Run: run, Node: c.Node, Attempt: attempt, Env: a.env, JobID: a.getenv("SLURM_JOB_ID"),
-		Host: "127.0.0.1", Stop: stop, Log: a.stderr}))
+	o.Stop, o.Log = stop, a.stderr
+	return ended(node.Supervise(o))
 }
 
 func stopReason(sig os.Signal) string {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,8 +14,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/node"
 	"genrm.dev/genrm/launchers/rundir"
+	"genrm.dev/genrm/launchers/slurm"
 )
 
 // rootFlag says where runs lie.
@@ -76,7 +79,7 @@ func (c *statusCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	st, err := run.Status()
+	st, err := a.runStatus(run)
 	if err != nil {
 		return err
 	}
@@ -84,6 +87,19 @@ func (c *statusCmd) Run(a *app) error {
 		return printJSON(a.stdout, report{st, run.Dir})
 	}
 	return statusText(a.stdout, run, st)
+}
+
+// runStatus is how a run is: what it says itself, and where a scheduler runs it
+// what that says.
+func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
+	if run.Target != string(plan.Slurm) {
+		return run.Status()
+	}
+	st, err := slurm.Status(a.ctx, run, a.env)
+	if err != nil {
+		return nil, targetError{err}
+	}
+	return st, nil
 }
 
 func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
@@ -94,6 +110,9 @@ func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
 		fmt.Fprintf(w, "  reason\t%s\n", strings.ReplaceAll(st.Reason, "\n", "\n  \t"))
 	}
 	fmt.Fprintf(w, "  workload\t%s on %s\n", st.Workload, st.Target)
+	if st.JobID != "" {
+		fmt.Fprintf(w, "  job\t%s, %s %s\n", st.JobID, st.JobState, st.Nodes)
+	}
 	if st.Attempt > 1 {
 		fmt.Fprintf(w, "  attempt\t%d\n", st.Attempt)
 	}
@@ -191,9 +210,11 @@ func (c *listCmd) Run(a *app) error {
 	}
 	reports := []report{}
 	for _, r := range runs {
-		st, err := r.Status()
-		if err != nil {
-			return err
+		st, err := a.runStatus(r)
+		if err != nil { // one cluster that does not answer hides no run
+			if st, err = r.Status(); err != nil {
+				return err
+			}
 		}
 		reports = append(reports, report{st, r.Dir})
 	}
@@ -335,9 +356,12 @@ func (c *stopCmd) Run(a *app) error {
 
 // stopRun ends one run. quiet says nothing of one that has ended.
 func (a *app) stopRun(run *rundir.Run, quiet bool) error {
-	st, err := run.Status()
+	st, err := a.runStatus(run)
 	if err != nil {
 		return err
+	}
+	if run.Target == string(plan.Slurm) {
+		return a.stopJob(run, st, quiet)
 	}
 	if st.State.Ended() && st.State != rundir.Lost {
 		if left := node.Leftovers(run); len(left) == 0 {
@@ -395,16 +419,11 @@ func stillThere(st *rundir.Status) string {
 
 func userAtHost() string {
 	host, _ := os.Hostname()
-	return fmt.Sprintf("%s@%s", firstOf(os.Getenv("USER"), strconv.Itoa(os.Getuid())), host)
-}
-
-func firstOf(words ...string) string {
-	for _, w := range words {
-		if w != "" {
-			return w
-		}
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
 	}
-	return ""
+	return name + "@" + host
 }
 
 type pruneCmd struct {
@@ -435,7 +454,7 @@ func (c *pruneCmd) Run(a *app) error {
 	removed := []string{}
 	var kept []*rundir.Run
 	for _, r := range runs {
-		st, err := r.Status()
+		st, err := a.runStatus(r)
 		if err != nil || !st.State.Ended() || st.State == rundir.Lost || st.EndedAt == nil || time.Since(*st.EndedAt) < c.OlderThan {
 			kept = append(kept, r)
 			continue

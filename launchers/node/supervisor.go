@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/graph"
 	"genrm.dev/genrm/launchers/proc"
@@ -59,9 +60,11 @@ type Options struct {
 	Host    string     // address of this node for others; "" means loopback
 	Ports   bind.Range // where ports may be taken, if the binding is made here
 	Devices []string   // GPUs of this node, if the binding is made here
-	Stop    <-chan Stop
-	Log     io.Writer        // what the supervisor has to say about itself
-	Now     func() time.Time // for what is shown; waits use a clock that nobody sets. nil means time.Now
+	// Check looks at this node before anything starts; nil when a launcher did.
+	Check func() diag.List
+	Stop  <-chan Stop
+	Log   io.Writer        // what the supervisor has to say about itself
+	Now   func() time.Time // for what is shown; waits use a clock that nobody sets. nil means time.Now
 }
 
 // Stop asks a supervisor to end the run.
@@ -180,6 +183,11 @@ func (s *supervisor) prepare() error {
 	}
 	s.event("run.starting", nil, "")
 	s.flush()
+	if s.Check != nil {
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
 	if err := s.bind(); err != nil {
 		return err
 	}
@@ -246,6 +254,19 @@ type stopped Stop
 func (e stopped) Error() string { return e.Why }
 
 var errRemoved = errors.New("the folder of the run was removed while it ran")
+
+// check fails with the list of what this node lacks.
+func (s *supervisor) check() error {
+	found := s.Check()
+	if !found.HasErrors() {
+		return nil
+	}
+	var b strings.Builder
+	if err := found.Text(&b, diag.TextOptions{}); err != nil {
+		return err
+	}
+	return fmt.Errorf("node %d lacks what the run needs:\n%s", s.Node, strings.TrimSpace(b.String()))
+}
 
 // bindTimeout bounds the wait for the other nodes' bindings: job steps start
 // within seconds of each other, but images may be pulled first.

@@ -25,13 +25,15 @@ const (
 	Succeeded State = "succeeded"
 	Failed    State = "failed"
 	Stopped   State = "stopped" // by us
+	Pending   State = "pending" // in a scheduler's queue, for the first time or again
+	Unknown   State = "unknown" // nobody can say how it ended
 	Lost      State = "lost"    // the supervisor is gone without having said how it ended
 )
 
 // Ended reports whether the state is final.
 func (s State) Ended() bool {
 	switch s {
-	case Exited, Succeeded, Failed, Stopped, Lost:
+	case Exited, Succeeded, Failed, Stopped, Lost, Unknown:
 		return true
 	}
 	return false
@@ -52,6 +54,9 @@ type Status struct {
 	EndedAt    *time.Time  `json:"ended_at,omitempty"`
 	ReadyAfter float64     `json:"ready_after_s,omitempty"` // seconds by a clock that nobody sets
 	Supervisor *Supervisor `json:"supervisor,omitempty"`
+	JobID      string      `json:"job_id,omitempty"`    // of a scheduler
+	JobState   string      `json:"job_state,omitempty"` // in the scheduler's words
+	Nodes      string      `json:"nodes,omitempty"`     // that the scheduler gave, in its words
 	Processes  []Process   `json:"processes"`
 }
 

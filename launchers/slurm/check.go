@@ -115,9 +115,10 @@ var typed = map[string]string{
 	"partition": "slurm.partition", "account": "slurm.account", "qos": "slurm.qos", "time": "slurm.time", "nodes": "slurm.nodes",
 	"constraint": "slurm.constraint", "requeue": "slurm.requeue", "no-requeue": "slurm.requeue", "signal": "slurm.signal",
 	"gpus-per-node": "cluster.gpus_per_node", "gres": "slurm.gpu_request", "gpus": "slurm.gpu_request",
+	"mem": "slurm.mem", "exclusive": "slurm.exclusive", "reservation": "slurm.reservation",
 	"container-image": "slurm.container.image", "container-mounts": "slurm.container.mounts",
-	"cpus-per-task": "cluster.cpus_per_node", "job-name": "name",
-	"ntasks": "", "ntasks-per-node": "", "output": "", "error": "", "export": "", "chdir": "", "wrap": "", "array": "", "parsable": "", "test-only": "", "wait": "",
+	"cpus-per-task": "slurm.cpus", "job-name": "name",
+	"ntasks": "", "ntasks-per-node": "", "output": "", "error": "", "export": "slurm.export", "comment": "", "open-mode": "", "chdir": "", "wrap": "", "array": "", "parsable": "", "test-only": "", "wait": "",
 }
 
 // unsafe is what a directive's value may not hold: sbatch reads directives

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/graph"
+	"genrm.dev/genrm/launchers/rundir"
+	"genrm.dev/genrm/launchers/slurm"
+)
+
+// slurm submits a job, and with --wait follows it.
+func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
+	if c.Detach {
+		return usagef("a Slurm job is left to Slurm anyway: --detach belongs to target local")
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if c.Rehearse {
+		if p, err = graph.Rehearse(p); err != nil {
+			return err
+		}
+	}
+	known, err := c.root(a)
+	if err != nil {
+		return err
+	}
+	root := known
+	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
+		root = stated
+	}
+	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version()}
+	if c.DryRun {
+		files, err := slurm.Files(p)
+		if err != nil {
+			return err
+		}
+		_, err = a.stdout.Write(files[0].Text)
+		return err
+	}
+	if c.TestOnly {
+		answer, found, err := slurm.Test(a.ctx, o)
+		if err == nil {
+			err = a.print(found)
+		}
+		switch {
+		case err != nil:
+			return targetError{err}
+		case found.HasErrors():
+			return exitStatus(exitTarget)
+		}
+		_, err = fmt.Fprintln(a.stdout, answer)
+		return err
+	}
+	run, job, found, err := slurm.Launch(a.ctx, o)
+	if err != nil {
+		return targetError{err}
+	}
+	if err := a.print(found); err != nil {
+		return err
+	}
+	if found.HasErrors() {
+		return exitStatus(exitTarget)
+	}
+	if err := run.Link(known); err != nil {
+		fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
+	}
+	if !c.Wait && !c.Follow {
+		if c.Output == "json" {
+			st, err := a.runStatus(run)
+			if err != nil {
+				return err
+			}
+			return printJSON(a.stdout, report{st, run.Dir})
+		}
+		fmt.Fprintf(a.stdout, "job %s, run %s in %s\n", job.ID, run.ID, relative(run.Dir))
+		return nil
+	}
+	return c.followJob(a, run, job)
+}
+
+// pollJob is how often Slurm is asked: a controller has many to answer.
+const pollJob = time.Second
+
+// lookEvery is how often a run is looked at.
+func (a *app) lookEvery(run *rundir.Run) time.Duration {
+	if run.Target == string(plan.Slurm) {
+		return pollJob
+	}
+	return 100 * time.Millisecond
+}
+
+// followJob shows how a job gets on until it has ended. A signal leaves it alone:
+// it is Slurm's now.
+func (c *launchCmd) followJob(a *app, run *rundir.Run, job *slurm.Job) error {
+	out := a.stdout
+	if c.Output == "json" {
+		out = a.stderr
+	}
+	fmt.Fprintf(out, "job %s\n", job.ID)
+	v := &view{out: out, run: run, live: a.terminal(out) && !c.Follow, root: relative(run.Dir)}
+	if c.Follow {
+		v.logs = &follower{run: run, lines: -1, out: out}
+		defer v.logs.close()
+	}
+	signals := a.takeSignals()
+	said, unreachable := "", time.Time{}
+	for {
+		st, err := slurm.Status(a.ctx, run, a.env)
+		var gone *slurm.Unreachable
+		switch {
+		case errors.As(err, &gone): // a controller may be restarted under us
+			if unreachable.IsZero() {
+				unreachable = time.Now()
+				fmt.Fprintf(out, "Slurm does not answer: %v\n", gone)
+			}
+		case err != nil:
+			return targetError{err}
+		default:
+			if !unreachable.IsZero() {
+				fmt.Fprintf(out, "Slurm answers again after %d s\n", int(time.Since(unreachable).Seconds()))
+				unreachable = time.Time{}
+			}
+			if st.State == rundir.Pending {
+				if line := "pending: " + orDash(st.Reason); line != said {
+					said = line
+					fmt.Fprintln(out, line)
+				}
+				break
+			}
+			said = ""
+			over := st.State.Ended()
+			if err := v.show(st, over); err != nil {
+				return err
+			}
+			if !over {
+				break
+			}
+			if c.Output == "json" {
+				if err := printJSON(a.stdout, report{st, run.Dir}); err != nil {
+					return err
+				}
+			}
+			switch {
+			case st.ExitCode != nil && *st.ExitCode != 0:
+				return exitStatus(*st.ExitCode)
+			case st.ExitCode == nil:
+				return exitStatus(exitTarget)
+			}
+			return nil
+		}
+		select {
+		case sig := <-signals:
+			fmt.Fprintf(a.stderr, "\n%s goes on as job %s; `genrm stop %s` ends it\n", run.ID, job.ID, run.ID)
+			return exitStatus(128 + number(sig))
+		case <-time.After(pollJob):
+		}
+	}
+}
+
+// jobGrace is how long a job may take to end in order before it is cancelled.
+const jobGrace = 60 * time.Second
+
+func (a *app) stopJob(run *rundir.Run, st *rundir.Status, quiet bool) error {
+	if st.State.Ended() {
+		if !quiet {
+			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+		}
+		return nil
+	}
+	if err := slurm.Stop(a.ctx, run, userAtHost(), a.env, jobGrace); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stdout, "%s has ended\n", run.ID)
+	return nil
+}

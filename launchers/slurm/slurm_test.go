@@ -1,0 +1,316 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+func compile(t *testing.T, text string) *plan.Plan {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.cue")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := compiler.Compile([]string{path}, compiler.Options{Checks: []plan.Checker{Checker()}})
+	if r.Diagnostics.HasErrors() || len(r.Plans) != 1 {
+		t.Fatalf("%+v", r.Diagnostics)
+	}
+	return r.Plans[0]
+}
+
+const judges = `name: "judges"
+target: "slurm"
+cluster: gpus_per_node: 8
+serve: instances: quality: {engine: "vllm", model_path: "/models/judge", num_gpus: 4, env: HF_TOKEN: {env: "HF_TOKEN"}}
+`
+
+func TestDirectives(t *testing.T) {
+	const always = "--job-name=judges --nodes=1 --ntasks-per-node=1"
+	export := "--export=HOME,USER,LOGNAME,SHELL,PATH,LANG,LC_ALL,LD_LIBRARY_PATH,VIRTUAL_ENV,CONDA_PREFIX,HF_TOKEN"
+	for _, c := range []struct{ name, block, want string }{
+		{"none", ``, always + " --gpus-per-node=4 " + export},
+		{"who and where", `slurm: {partition: "gpu", account: "acct-a", qos: "high", reservation: "r1", constraint: "a100&nvlink", time: "1-00:00:00"}`,
+			"--job-name=judges --partition=gpu --account=acct-a --qos=high --reservation=r1 --constraint=a100&nvlink --time=1-00:00:00 --nodes=1 --ntasks-per-node=1 --gpus-per-node=4 " + export},
+		{"gres", `slurm: {gpu_request: "gres", gres_type: "h100"}`, always + " --gres=gpu:h100:4 " + export},
+		{"typed gpus", `slurm: gres_type: "h100"`, always + " --gpus-per-node=h100:4 " + export},
+		{"no gpus", `slurm: gpu_request: "none"`, always + " " + export},
+		{"share of the node", `slurm: {cpus: 16, mem: "64G", exclusive: true}`, always + " --gpus-per-node=4 --cpus-per-task=16 --mem=64G --exclusive " + export},
+		{"cores of the cluster", `cluster: cpus_per_node: 96`, always + " --gpus-per-node=4 --cpus-per-task=96 " + export},
+		{"requeue", `slurm: {requeue: true, signal: "B:TERM@60"}`, always + " --gpus-per-node=4 --requeue --open-mode=append --signal=B:TERM@60 " + export},
+		{"no requeue", `slurm: requeue: false`, always + " --gpus-per-node=4 --no-requeue " + export},
+		{"directives", `slurm: directives: {"mail-type": "END", overcommit: true, spread: false, nice: 3}`,
+			always + " --gpus-per-node=4 --mail-type=END --overcommit --nice=3 " + export},
+		{"exported", `slurm: export: ["PATH"]`, always + " --gpus-per-node=4 --export=PATH,HF_TOKEN"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, d := range Directives(compile(t, judges+c.block)) {
+				got = append(got, d.String())
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, " "), c.want)
+			}
+		})
+	}
+}
+
+// Text of the user's cannot leave its quotes or its comment, whatever it holds.
+func TestScript(t *testing.T) {
+	hostile := `"a'b\"c` + "`touch x`" + `$HOME;&&{{x}}\\\n#SBATCH --partition=evil\nü {port:http} {brace}"`
+	p := compile(t, `name: "hostile"
+target: "slurm"
+slurm: {setup: ["export A='it''s'", "module load cuda"], container: {image: "docker://host/img:1.0", mounts: ["/data:/data:ro"]}, cpus: 4, partition: "gpu"}
+cluster: gpus_per_node: 8
+gym: {config: x: responses_api_models: custom: entrypoint: "app.py", env: {H: `+hostile+`, S: {env: "SECRET"}}}
+`)
+	text, err := script(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), Script)
+	if err := os.WriteFile(path, text, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("bash", "-n", path).CombinedOutput(); err != nil {
+		t.Errorf("bash -n: %v\n%s", err, out)
+	}
+	begin := strings.Index(string(text), "\nset -euo pipefail\n")
+	if i := strings.Index(string(text)[begin:], "\n#SBATCH"); i >= 0 {
+		t.Errorf("a directive after the first command:\n%s", text)
+	}
+	for _, want := range []string{
+		"#SBATCH --partition=gpu\n", "S=$SECRET (a secret)", "--cpus-per-task=4 \\\n", "--cpu-bind=none \\\n",
+		"--container-image=docker://host/img:1.0", `--container-mounts="$(dirname -- "$run"):$(dirname -- "$run")",/data:/data:ro`, "--container-env=LANG,LC_ALL,SECRET",
+		"module load cuda",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if m := regexp.MustCompile(`(?m)^#SBATCH --export=.*$`).FindAllString(string(text), -1); len(m) != 1 {
+		t.Errorf("%d export directives", len(m))
+	}
+}
+
+// R7: nothing of an enclosing allocation reaches sbatch, but SLURM_CONF.
+func TestEnvironment(t *testing.T) {
+	in := []string{"SLURM_JOB_ID=4242", "SLURM_CPUS_PER_TASK=4", "SLURM_CPU_BIND=quiet,mask_cpu:0x0000000F", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "PMI_RANK=0",
+		"SRUN_CPUS_PER_TASK=4", "SALLOC_ACCOUNT=x", "SLURM_CONF=/etc/slurm/slurm.conf", "PATH=/bin", "HOME=/root", "SLURMX=1"}
+	got, leaked := Environment(in)
+	if want := []string{"SLURM_CONF=/etc/slurm/slurm.conf", "PATH=/bin", "HOME=/root", "SLURMX=1"}; !slices.Equal(got, want) || !leaked {
+		t.Errorf("%q, %v; want %q", got, leaked, want)
+	}
+	if _, leaked := Environment([]string{"PATH=/bin"}); leaked {
+		t.Error("an allocation is seen where there is none")
+	}
+}
+
+// What sbatch was seen to say, and the field that it is about.
+func TestRefusal(t *testing.T) {
+	p := compile(t, judges+`slurm: {partition: "nope", time: "10", account: "a", qos: "q", constraint: "c", reservation: "r", mem: "1T", cpus: 64, signal: "B:TERM@60", container: image: "x/y:1"}`)
+	for said, want := range map[string]string{
+		"sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed: Invalid partition name specified": "slurm.partition",
+		"sbatch: error: Invalid --time specification":                                                                                                         "slurm.time",
+		"sbatch: error: Batch job submission failed: Requested node configuration is not available":                                                           "slurm",
+		"sbatch: error: Batch job submission failed: Invalid feature specification":                                                                           "slurm.constraint",
+		"sbatch: error: Batch job submission failed: Requested reservation is invalid":                                                                        "slurm.reservation",
+		"sbatch: error: Memory specification can not be satisfied\nsbatch: error: Batch job submission failed: Requested node configuration is not available": "slurm.mem",
+		"sbatch: error: CPU count per node can not be satisfied\nsbatch: error: Batch job submission failed: Requested node configuration is not available":   "slurm.cpus",
+		"sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified":                                              "slurm.account",
+		"sbatch: error: Batch job submission failed: Invalid qos specification":                                                                               "slurm.qos",
+		"sbatch: error: Invalid --signal specification":                                                                                                       "slurm.signal",
+		"sbatch: something new": "slurm",
+	} {
+		err := refusal(p, said, errors.New("exit status 1"))
+		var no *Refused
+		if !errors.As(err, &no) {
+			t.Errorf("%s: %v", said, err)
+			continue
+		}
+		if no.Finding.Path != want || !no.Finding.Pos.IsValid() || strings.Contains(no.Finding.Summary, "sbatch: error") {
+			t.Errorf("%s: %+v, want %s", said, no.Finding, want)
+		}
+	}
+	var gone *Unreachable
+	if err := refusal(p, "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", errors.New("1")); !errors.As(err, &gone) {
+		t.Errorf("a controller that is away: %v", err)
+	}
+}
+
+// How what Slurm says and what the run says come together.
+func TestMerge(t *testing.T) {
+	code := func(n int) *int { return &n }
+	for _, c := range []struct {
+		name  string
+		own   rundir.Status
+		slurm record
+		state rundir.State
+		code  *int
+		want  string // in the reason
+	}{
+		{"both well", rundir.Status{State: rundir.Succeeded, ExitCode: code(0)}, record{state: "COMPLETED"}, rundir.Succeeded, code(0), ""},
+		{"memory, though the script ended with 0", rundir.Status{State: rundir.Succeeded, ExitCode: code(0)}, record{state: "OUT_OF_MEMORY", signal: 125}, rundir.Failed, code(3), "slurm.mem"},
+		{"completed, and the run is silent", rundir.Status{State: rundir.Starting}, record{state: "COMPLETED"}, rundir.Unknown, nil, "did not say"},
+		{"completed with a failed step", rundir.Status{State: rundir.Succeeded, ExitCode: code(0)}, record{state: "COMPLETED", derived: 7}, rundir.Failed, code(3), "COMPLETED"},
+		{"a driver's status", rundir.Status{State: rundir.Failed, ExitCode: code(3), Reason: "the driver ended with status 3"}, record{state: "FAILED", code: 3}, rundir.Failed, code(3), "driver"},
+		{"failed before the supervisor", rundir.Status{State: rundir.Starting}, record{state: "FAILED", code: 127}, rundir.Failed, code(127), "127:0"},
+		{"preempted, waits again", rundir.Status{State: rundir.Lost}, record{state: "PREEMPTED"}, rundir.Pending, nil, "preempted"},
+		{"requeued", rundir.Status{State: rundir.Stopped, ExitCode: code(143)}, record{state: "PENDING", reason: "BeginTime", restarts: 1, start: "2027-01-01T00:00:00"}, rundir.Pending, nil, "may start at 2027"},
+		{"runs again, and has not begun to tell", rundir.Status{State: rundir.Failed, Attempt: 1, ExitCode: code(3)}, record{state: "RUNNING", restarts: 1}, rundir.Starting, nil, ""},
+		{"running", rundir.Status{State: rundir.Ready, Attempt: 1}, record{state: "RUNNING"}, rundir.Ready, nil, ""},
+		{"completing, ended", rundir.Status{State: rundir.Succeeded, Attempt: 1, ExitCode: code(0)}, record{state: "COMPLETING"}, rundir.Succeeded, code(0), ""},
+		{"cancelled in the queue", rundir.Status{State: rundir.Starting}, record{state: "CANCELLED"}, rundir.Stopped, code(143), "cancelled"},
+		{"cancelled, and stopped in order", rundir.Status{State: rundir.Stopped, ExitCode: code(0), Reason: "stopped by me"}, record{state: "CANCELLED"}, rundir.Stopped, code(0), "stopped by me"},
+		{"its time was over", rundir.Status{State: rundir.Stopped, ExitCode: code(143), Reason: "stopped by a signal"}, record{state: "TIMEOUT"}, rundir.Failed, code(143), "slurm.time"},
+		{"node failed", rundir.Status{State: rundir.Ready}, record{state: "NODE_FAIL"}, rundir.Failed, code(3), "node failed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := c.own
+			merge(&got, c.slurm, "7", c.own.State.Ended() && c.own.State != rundir.Lost)
+			same := (got.ExitCode == nil) == (c.code == nil) && (c.code == nil || *got.ExitCode == *c.code)
+			if got.State != c.state || !same || !strings.Contains(got.Reason, c.want) {
+				t.Errorf("%s, exit %v, %q", got.State, got.ExitCode, got.Reason)
+			}
+		})
+	}
+}
+
+// stub puts programs on PATH.
+func stub(t *testing.T, programs map[string]string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, body := range programs {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/bash\n"+body), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+}
+
+func TestQuery(t *testing.T) {
+	const line = "JobId=7 JobName=x UserId=root(0) Reason=Resources JobState=PENDING Requeue=1 Restarts=2 ExitCode=0:0 DerivedExitCode=3:0 StartTime=Unknown NodeList=node1 Comment=genrm:x StdOut=/x\n"
+	for _, c := range []struct {
+		name     string
+		programs map[string]string
+		want     string
+		err      error
+	}{
+		{"accounting knows the end", map[string]string{"sacct": `echo '7|OUT_OF_MEMORY|0:125|0:0|0|n1|None'`}, "OUT_OF_MEMORY", nil},
+		{"accounting has cancelled by", map[string]string{"sacct": `echo '7|CANCELLED by 0|0:0|0:0|0|n1|None'`}, "CANCELLED", nil},
+		{"no accounting", map[string]string{"sacct": `echo 'Slurm accounting storage is disabled' >&2; exit 1`, "scontrol": `cat <<'E'` + "\n" + line + "E\n"}, "PENDING", nil},
+		{"nobody knows", map[string]string{"sacct": "", "scontrol": `echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1`}, "", errNoRecord},
+		{"accounting lags", map[string]string{"sacct": "", "scontrol": "echo '" + strings.TrimSpace(line) + "'"}, "PENDING", nil},
+		{"accounting is behind, the controller has forgotten", map[string]string{"sacct": `echo '7|RUNNING|0:0|0:0|0|n1|None'`, "scontrol": `echo 'Invalid job id specified' >&2; exit 1`}, "RUNNING", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := query(context.Background(), client{env: stub(t, c.programs)}, "7")
+			if r.state != c.want || !errors.Is(err, c.err) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+	var gone *Unreachable
+	_, err := query(context.Background(), client{env: stub(t, map[string]string{"sacct": "exit 1", "scontrol": `echo 'Unable to contact slurm controller' >&2; exit 1`})}, "7")
+	if !errors.As(err, &gone) {
+		t.Errorf("a controller that is away: %v", err)
+	}
+	if _, err := query(context.Background(), client{env: []string{"PATH=/nowhere"}}, "7"); !errors.As(err, &gone) {
+		t.Errorf("no Slurm here: %v", err)
+	}
+}
+
+// R7: what sbatch is given, from inside another job.
+func TestSubmit(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("GENRM_TEST_OUT", dir)
+	p := compile(t, judges+`slurm: partition: "gpu-batch"`)
+	env := append(stub(t, map[string]string{"sbatch": `env >"$GENRM_TEST_OUT/env"; printf '%s\n' "$@" >"$GENRM_TEST_OUT/argv"; echo "7;other"`}),
+		"GENRM_TEST_OUT="+dir, "SLURM_JOB_ID=4242", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "SLURM_CONF=/etc/slurm/slurm.conf", "HF_TOKEN=0123456789abcdef")
+	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env})
+	if err != nil || found.HasErrors() || job.ID != "7" || job.Cluster != "other" {
+		t.Fatalf("%+v %+v %v", job, found, err)
+	}
+	if !slices.ContainsFunc([]string{found[0].Code}, func(c string) bool { return c == "GRM8221" }) {
+		t.Errorf("the allocation is not told: %+v", found)
+	}
+	got, _ := os.ReadFile(filepath.Join(dir, "env"))
+	for _, name := range []string{"SLURM_JOB_ID", "SBATCH_PARTITION", "PMIX_RANK"} {
+		if strings.Contains(string(got), name+"=") {
+			t.Errorf("%s reached sbatch", name)
+		}
+	}
+	if !strings.Contains(string(got), "SLURM_CONF=/etc/slurm/slurm.conf\n") {
+		t.Error("SLURM_CONF was lost")
+	}
+	argv, _ := os.ReadFile(filepath.Join(dir, "argv"))
+	for _, want := range []string{"--parsable\n", "--comment=genrm:" + run.ID + "\n", "100%% runs/", run.Path(Script) + "\n" + run.Dir + "\n"} {
+		if !strings.Contains(string(argv), want) {
+			t.Errorf("no %q in sbatch's arguments:\n%s", want, argv)
+		}
+	}
+	if err := run.Verify(); err != nil {
+		t.Error(err)
+	}
+	for _, f := range []string{rundir.PlanFile, rundir.GraphFile, Script, JobFile} {
+		data, err := os.ReadFile(run.Path(f))
+		if err != nil || strings.Contains(string(data), "0123456789abcdef") {
+			t.Errorf("%s: %v, or it holds the secret", f, err)
+		}
+	}
+	// A refusal leaves nothing.
+	env[0] = stub(t, map[string]string{"sbatch": `echo 'sbatch: error: invalid partition specified: gpu-batch' >&2; exit 1`})[0]
+	root := filepath.Join(dir, "refused")
+	_, _, found, err = Launch(context.Background(), Options{Plan: p, Root: root, WorkDir: dir, Env: env})
+	if err != nil || !found.HasErrors() || found[len(found)-1].Path != "slurm.partition" {
+		t.Errorf("%+v %v", found, err)
+	}
+	if runs, err := rundir.List(root); err != nil || len(runs) != 0 {
+		t.Errorf("%v is left, %v", runs, err)
+	}
+	// So does a secret that is not set.
+	_, _, found, err = Launch(context.Background(), Options{Plan: p, Root: root, WorkDir: dir, Env: env[:1]})
+	if err != nil || len(found) != 1 || found[0].Code != "GRM8117" {
+		t.Errorf("%+v %v", found, err)
+	}
+}
+
+// A run that Slurm forgot is unknown only after a while, and only if it did not
+// say how it ended.
+func TestForgotten(t *testing.T) {
+	env := stub(t, map[string]string{"sacct": "", "scontrol": `echo 'Invalid job id specified' >&2; exit 1`})
+	run, err := rundir.Create(t.TempDir(), rundir.Info{ID: "x-1", Name: "x", Target: "slurm"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		submitted time.Duration
+		own       rundir.State
+		want      rundir.State
+	}{
+		{0, rundir.Starting, rundir.Pending},
+		{time.Hour, rundir.Starting, rundir.Unknown},
+		{time.Hour, rundir.Succeeded, rundir.Succeeded},
+	} {
+		if err := run.Write(JobFile, Job{ID: "7", Submitted: time.Now().Add(-c.submitted)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := run.WriteStatus(&rundir.Status{State: c.own}); err != nil {
+			t.Fatal(err)
+		}
+		if st, err := Status(context.Background(), run, env); err != nil || st.State != c.want {
+			t.Errorf("%+v: %+v %v", c, st, err)
+		}
+	}
+}
