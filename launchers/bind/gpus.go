@@ -44,7 +44,10 @@ func FindDevices(ctx context.Context, stated []string, getenv func(string) strin
 	default:
 		d.IDs, d.Source = present, "this machine"
 	}
-	computing := computeApps(ctx)
+	var computing map[string]string
+	if len(uuids) > 0 { // what did not answer once is not waited for again
+		computing = computeApps(ctx)
+	}
 	names := heldNames()
 	for _, id := range d.IDs {
 		uuid := id
