@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -45,7 +46,7 @@ func (c *logsCmd) Run(a *app) error {
 		if !slices.Contains(names, c.Process) && c.Process != "supervisor" && c.Process != "job" {
 			hint := diag.DidYouMean(c.Process, names)
 			if hint == "" {
-				hint = fmt.Sprintf("there are %v", names)
+				hint = "there are " + strings.Join(append(names, "supervisor"), ", ")
 			}
 			return fmt.Errorf("%s has no process %s; %s", run.ID, c.Process, hint)
 		}
@@ -69,7 +70,7 @@ func (c *logsCmd) Run(a *app) error {
 		}
 		select {
 		case <-a.ctx.Done():
-			return a.ctx.Err()
+			return nil // a signal, which is the status
 		case <-time.After(a.lookEvery(run)):
 		}
 	}

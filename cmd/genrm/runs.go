@@ -248,13 +248,18 @@ Examples:
   genrm endpoint
   genrm endpoint @last -o json
 
-Exit status: 1 there is no such run, or it has no endpoints (yet).`
+Exit status: 1 there is no such run, or it has no endpoints (yet, or any more).`
 }
 
 func (c *endpointCmd) Run(a *app) error {
 	run, err := c.open(a)
 	if err != nil {
 		return err
+	}
+	if st, err := run.Status(); err != nil {
+		return err
+	} else if st.State.Ended() {
+		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
 	}
 	e, err := endpoints(run)
 	if err != nil {
@@ -395,6 +400,10 @@ func (a *app) stopRun(run *rundir.Run, quiet bool) error {
 				fmt.Fprintf(a.stderr, "%s: %s for %d s: %s\n", run.ID, st.State, int(time.Since(started).Seconds()), stillThere(st))
 			}
 			time.Sleep(50 * time.Millisecond)
+		}
+		// The guard ends right after it, and only then are ports and GPUs free.
+		for end := time.Now().Add(5 * time.Second); st.Supervisor != nil && st.Supervisor.Here() && st.Supervisor.Alive() && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 	n, err := node.EndLost(run, "stopped after its supervisor was gone")
