@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 	"syscall"
 
@@ -19,6 +21,7 @@ type nodeCmd struct {
 	Node      int    `default:"-1" placeholder:"N" help:"Number of this node in the plan, from 0. Default: in a step of a Slurm job its $$SLURM_NODEID, else 0."`
 	Prepare   string `placeholder:"DIR" help:"Make a run of a folder that emit wrote for target slurm, and print its folder: for a job that is submitted by hand."`
 	Leash     bool   `help:"End the run when standard input ends: it is tied to whoever holds the other end."`
+	Result    int    `hidden:"" default:"-1" help:"Exit with the status of the ended run, else with this."`
 	Supervise bool   `hidden:"" help:"Be the supervisor that a guard started."`
 }
 
@@ -53,6 +56,9 @@ func (c *nodeCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if c.Result >= 0 {
+		return c.result(run)
+	}
 	o := node.Options{Run: run, Node: max(0, c.Node), Attempt: 1, Env: a.env, Host: "127.0.0.1"}
 	if run.Target == string(plan.Slurm) {
 		if o, err = slurm.NodeOptions(a.ctx, run, a.env); err != nil {
@@ -60,6 +66,7 @@ func (c *nodeCmd) Run(a *app) error {
 		}
 	}
 	signals := a.takeSignals()
+	signal.Notify(a.signal, syscall.SIGUSR1) // which srun passes on
 	if !c.Supervise {
 		g := node.GuardOptions{Run: run, Node: o.Node, Attempt: o.Attempt, Signals: signals, Log: logFile(a.stderr),
 			Args: []string{"node", "--run", run.Dir, "--node", strconv.Itoa(o.Node), "--supervise"}}
@@ -85,6 +92,16 @@ func (c *nodeCmd) Run(a *app) error {
 	}()
 	o.Stop, o.Log = stop, a.stderr
 	return ended(node.Supervise(o))
+}
+
+// result is the status of a job whose steps are over: that of the run, unless it
+// could not say it.
+func (c *nodeCmd) result(run *rundir.Run) error {
+	st, err := run.Status()
+	if err == nil && st.State.Ended() && st.ExitCode != nil {
+		return ended(*st.ExitCode, nil)
+	}
+	return ended(cmp.Or(c.Result, exitTarget), err)
 }
 
 func stopReason(sig os.Signal) string {

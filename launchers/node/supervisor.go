@@ -155,6 +155,7 @@ func Supervise(o Options) (int, error) {
 	s.lastOutput()
 	s.finish()
 	s.held.Close()
+	s.heard()
 	return s.end.code, err
 }
 
@@ -355,11 +356,7 @@ func (s *supervisor) lookAtNodes() {
 		}
 		take(st)
 		if st.State == rundir.Stopping || st.State.Ended() {
-			code := 0
-			if st.ExitCode != nil {
-				code = *st.ExitCode
-			}
-			s.settle(rundir.Stopped, code, "")
+			s.settle(rundir.Stopped, 0, "") // the lead says how the run ends
 		}
 		return
 	}
@@ -373,6 +370,22 @@ func (s *supervisor) lookAtNodes() {
 		}
 	}
 }
+
+// heard lets the lead notice the failure of another node before its job step is
+// ended for the other's status, which would look like a signal out of nowhere.
+func (s *supervisor) heard() {
+	if s.lead || s.end.state != rundir.Failed {
+		return
+	}
+	for start := time.Now(); time.Since(start) < heardTimeout; time.Sleep(lookAfter) {
+		if st, err := s.Run.Status(); err == nil && (st.State == rundir.Stopping || st.State.Ended()) {
+			return
+		}
+	}
+}
+
+// heardTimeout bounds that, for a lead that is gone.
+const heardTimeout = 10 * time.Second
 
 func nodeStatus(n int) string { return fmt.Sprintf("nodes/%d.status.json", n) }
 

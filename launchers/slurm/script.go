@@ -26,9 +26,11 @@ func (d Directive) String() string {
 	return "--" + d.Name + "=" + d.Value
 }
 
-// exported are the variables that a job gets by name from the shell that submits
-// it. Everything else of that shell stays behind: a job does not depend on who
-// submits it, and no SLURM_ variable of an enclosing job leaks in.
+// exported are the variables that a job gets from the shell that launches it.
+// Everything else of that shell stays behind: sbatch is run without it, so that a
+// job does not depend on who submits it, and no SLURM_ variable of an enclosing
+// job leaks in. (--export=NAMES is not for this: Slurm then runs the user's login
+// shell on the node, and takes what that exports.)
 var exported = []string{"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX"}
 
 // Exported lists the variables that the job of a plan gets from the submitting
@@ -165,7 +167,8 @@ func Directives(p *plan.Plan) []Directive {
 			}
 		}
 	}
-	add("export", strings.Join(Exported(p), ","), "slurm.export")
+	// A list of names would run the user's login shell on the node.
+	add("export", "ALL", "")
 	return out
 }
 
@@ -264,17 +267,18 @@ func script(p *plan.Plan) ([]byte, error) {
 		line("")
 		command = []string{`bash -euo pipefail -c "$setup" setup "$genrm" node --run="$run"`}
 	}
-	line("# One supervisor on each node. Its status is the run's: that of the driver.")
+	line("# One supervisor on each node.")
 	line("%s &", strings.Join(append(step, command...), " \\\n  "))
 	line("step=$!")
-	line("# A signal that Slurm sends to this script alone (--signal=B:…) ends the run, too.")
-	line(`trap 'told=1; kill -TERM "$step" 2>/dev/null || true' TERM INT USR1 USR2`)
+	line("# A signal to this script alone (--signal=B:…) ends the run: srun passes USR1 on, and kills at TERM.")
+	line(`trap 'told=1; kill -USR1 "$step" 2>/dev/null || true' TERM INT USR1 USR2`)
 	line("while :; do")
 	line("  told='' rc=0")
 	line(`  wait "$step" || rc=$?`)
 	line(`  [[ -n $told ]] || break # else the signal ended the wait, not the step`)
 	line("done")
-	line(`exit "$rc"`)
+	line("# The job's status is the run's: that of the driver.")
+	line(`exec "$genrm" node --run="$run" --result="$rc"`)
 	return []byte(b.String()), nil
 }
 

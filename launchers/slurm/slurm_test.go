@@ -38,7 +38,7 @@ serve: instances: quality: {engine: "vllm", model_path: "/models/judge", num_gpu
 
 func TestDirectives(t *testing.T) {
 	const always = "--job-name=judges --nodes=1 --ntasks-per-node=1"
-	export := "--export=HOME,USER,LOGNAME,SHELL,PATH,LANG,LC_ALL,LD_LIBRARY_PATH,VIRTUAL_ENV,CONDA_PREFIX,HF_TOKEN"
+	export := "--export=ALL"
 	for _, c := range []struct{ name, block, want string }{
 		{"none", ``, always + " --gpus-per-node=4 " + export},
 		{"who and where", `slurm: {partition: "gpu", account: "acct-a", qos: "high", reservation: "r1", constraint: "a100&nvlink", time: "1-00:00:00"}`,
@@ -52,7 +52,6 @@ func TestDirectives(t *testing.T) {
 		{"no requeue", `slurm: requeue: false`, always + " --gpus-per-node=4 --no-requeue " + export},
 		{"directives", `slurm: directives: {"mail-type": "END", overcommit: true, spread: false, nice: 3}`,
 			always + " --gpus-per-node=4 --mail-type=END --overcommit --nice=3 " + export},
-		{"exported", `slurm: export: ["PATH"]`, always + " --gpus-per-node=4 --export=PATH,HF_TOKEN"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
@@ -234,10 +233,9 @@ func TestQuery(t *testing.T) {
 // R7: what sbatch is given, from inside another job.
 func TestSubmit(t *testing.T) {
 	dir := t.TempDir()
-	t.Setenv("GENRM_TEST_OUT", dir)
 	p := compile(t, judges+`slurm: partition: "gpu-batch"`)
-	env := append(stub(t, map[string]string{"sbatch": `env >"$GENRM_TEST_OUT/env"; printf '%s\n' "$@" >"$GENRM_TEST_OUT/argv"; echo "7;other"`}),
-		"GENRM_TEST_OUT="+dir, "SLURM_JOB_ID=4242", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "SLURM_CONF=/etc/slurm/slurm.conf", "HF_TOKEN=0123456789abcdef")
+	env := append(stub(t, map[string]string{"sbatch": `env >` + dir + `/env; printf '%s\n' "$@" >` + dir + `/argv; echo "7;other"`}), "OTHER=1", "HOME=/root",
+		"SLURM_JOB_ID=4242", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "SLURM_CONF=/etc/slurm/slurm.conf", "HF_TOKEN=0123456789abcdef")
 	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env})
 	if err != nil || found.HasErrors() || job.ID != "7" || job.Cluster != "other" {
 		t.Fatalf("%+v %+v %v", job, found, err)
@@ -246,13 +244,15 @@ func TestSubmit(t *testing.T) {
 		t.Errorf("the allocation is not told: %+v", found)
 	}
 	got, _ := os.ReadFile(filepath.Join(dir, "env"))
-	for _, name := range []string{"SLURM_JOB_ID", "SBATCH_PARTITION", "PMIX_RANK"} {
+	for _, name := range []string{"SLURM_JOB_ID", "SBATCH_PARTITION", "PMIX_RANK", "OTHER"} {
 		if strings.Contains(string(got), name+"=") {
 			t.Errorf("%s reached sbatch", name)
 		}
 	}
-	if !strings.Contains(string(got), "SLURM_CONF=/etc/slurm/slurm.conf\n") {
-		t.Error("SLURM_CONF was lost")
+	for _, want := range []string{"SLURM_CONF=/etc/slurm/slurm.conf\n", "HOME=/root\n", "HF_TOKEN=0123456789abcdef\n"} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("%q was lost", want)
+		}
 	}
 	argv, _ := os.ReadFile(filepath.Join(dir, "argv"))
 	for _, want := range []string{"--parsable\n", "--comment=genrm:" + run.ID + "\n", "100%% runs/", run.Path(Script) + "\n" + run.Dir + "\n"} {

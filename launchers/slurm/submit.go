@@ -47,6 +47,15 @@ func Environment(env []string) (clean []string, leaked bool) {
 	return clean, leaked
 }
 
+// passed is the environment that sbatch is run in, and that the job gets.
+func passed(p *plan.Plan, env []string) []string {
+	names := append(Exported(p), "SLURM_CONF")
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return !slices.Contains(names, name)
+	})
+}
+
 // client runs Slurm's commands.
 type client struct {
 	env []string
@@ -63,7 +72,7 @@ func (c client) run(ctx context.Context, name string, args ...string) (stdout, s
 		return "", "", &Unreachable{fmt.Errorf("%s is not installed here, or not in PATH", name)}
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = append(slices.Clone(c.env), "LC_ALL=C"), c.dir, time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = slices.Clone(c.env), c.dir, time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
@@ -115,8 +124,10 @@ type SubmitOptions struct {
 // Submit gives the job of a run to sbatch. script is the file; the run's folder
 // has to exist, since Slurm opens the job's log before the job runs.
 func Submit(ctx context.Context, p *plan.Plan, run *rundir.Run, o SubmitOptions) (*Job, error) {
-	env, _ := Environment(o.Env)
-	c := client{env, run.WorkDir}
+	if strings.Contains(run.Dir, `\`) {
+		return nil, fmt.Errorf("the folder of runs, %s, has a backslash in its name, which sbatch would read as its own: name another by GENRM_RUNS", filepath.Dir(run.Dir))
+	}
+	c := client{passed(p, o.Env), run.WorkDir}
 	stdout, stderr, err := c.run(ctx, "sbatch", "--parsable", "--comment=genrm:"+run.ID, "--output="+escapePercent(run.LogPath("job")), "--chdir="+run.WorkDir,
 		run.Path(Script), run.Dir, run.Binary)
 	if err != nil {
@@ -137,8 +148,7 @@ func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%
 // TestOnly asks the scheduler whether and when a job would start, and submits
 // nothing. The answer is Slurm's sentence.
 func TestOnly(ctx context.Context, p *plan.Plan, script string, o SubmitOptions) (string, error) {
-	env, _ := Environment(o.Env)
-	_, stderr, err := client{env: env}.run(ctx, "sbatch", "--test-only", script)
+	_, stderr, err := client{env: passed(p, o.Env)}.run(ctx, "sbatch", "--test-only", script)
 	if err != nil {
 		return "", refusal(p, stderr, err)
 	}
