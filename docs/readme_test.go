@@ -25,7 +25,7 @@ import (
 //	              to paste, which is run, and then gets Ctrl-C
 //	```text       directly behind ```sh: what the commands print. A line … stands
 //	              for any lines
-//	other         shown only
+//	other         shown only, among them ```sh slurm, whose commands e2e/slurm runs
 //
 // A `make` command is not run, since make runs this test; its target must exist.
 func TestDocuments(t *testing.T) {
@@ -59,14 +59,14 @@ func TestDocuments(t *testing.T) {
 				switch {
 				case kind == "cue" && name != "":
 					write(t, filepath.Join(scratch, name), b.text)
-				case kind == "sh":
+				case kind == "sh" && name == "":
 					printed = commands(t, scratch, bin, b)
 				case kind == "text" && ran && b.adjacent:
 					if !shows(b.text, printed) {
 						t.Errorf("line %d: shown:\n%s\nprinted:\n%s", b.line, b.text, printed)
 					}
 				}
-				ran = kind == "sh"
+				ran = kind == "sh" && name == ""
 			}
 		})
 	}
