@@ -43,7 +43,7 @@ func TestTargetRules(t *testing.T) {
 		{"signal 0", plan.Slurm, serve(`slurm: signal: "0@60"`), []string{"GRM8205"}},
 		{"signal too early", plan.Slurm, serve(`slurm: signal: "TERM@70000"`), []string{"GRM8205"}},
 		{"both targets of a signal", plan.Slurm, serve(`slurm: signal: "RB:TERM"`), []string{"GRM8205"}},
-		{"directives", plan.Slurm, serve(`slurm: directives: {comment: "a #b", nodes: 1, "mail-user": "a@b.org", exclusive: true, output: "x"}`), []string{"GRM8203", "GRM8204"}},
+		{"directives", plan.Slurm, serve(`slurm: directives: {"mail-user": "a #b", nodes: 1, comment: "x", exclusive: true, output: "x"}`), []string{"GRM8203", "GRM8204"}},
 		{"the same twice", plan.Slurm, "name: \"j\"\nslurm: nodes: 3\ncluster: {nodes: 2, gpus_per_node: 4}\n" + `serve: instances: q: {engine: "vllm", model_path: "/m/j", num_gpus: 8}`, []string{"GRM8201"}},
 		{"more nodes than used", plan.Slurm, serve(`slurm: nodes: 2`), []string{"GRM8201"}},
 		{"registry image", plan.Slurm, serve(`slurm: container: image: "docker://vllm/vllm-openai:v0.24.0"`), nil},

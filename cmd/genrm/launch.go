@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,13 +20,14 @@ import (
 type launchCmd struct {
 	compileFlags
 	rootFlag
-	Detach   bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
-	Wait     bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end."`
-	Follow   bool   `short:"f" help:"Show what the processes print, too."`
-	DryRun   bool   `help:"Check this machine and show what would be started; start and write nothing."`
-	TestOnly bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
-	Rehearse bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
-	Output   string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
+	Detach      bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
+	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end."`
+	Follow      bool   `short:"f" help:"Show what the processes print, too."`
+	DryRun      bool   `help:"Check this machine and show what would be started; start and write nothing."`
+	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
+	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
+	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
+	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
 
 func (launchCmd) Help() string {
@@ -53,9 +55,12 @@ func (c *launchCmd) Run(a *app) error {
 	if c.Wait && c.DryRun || c.Detach && c.Follow {
 		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
 	}
-	plans, err := a.accepted(c.compile(), false)
+	plans, err := a.accepted(c.compile(), c.SkipRefused)
 	if err != nil {
 		return err
+	}
+	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Slurm }) {
+		return c.array(a, plans)
 	}
 	if len(plans) != 1 {
 		var names []string

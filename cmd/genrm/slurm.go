@@ -84,6 +84,53 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 	return c.followJob(a, run, job)
 }
 
+// array submits the variants of a sweep.
+func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
+	if c.Wait || c.Follow || c.Detach || c.TestOnly || c.Rehearse {
+		return usagef("%d experiments are one job array: --wait, --follow, --detach, --test-only and --rehearse want one, by --name", len(plans))
+	}
+	if c.DryRun {
+		_, err := a.stdout.Write(slurm.ArrayScript(plans))
+		return err
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	root, err := c.root(a)
+	if err != nil {
+		return err
+	}
+	if stated := plans[0].Cluster.RunRoot; stated != "" && c.Runs == "" {
+		root = stated
+	}
+	runs, job, found, err := slurm.LaunchArray(a.ctx, plans, slurm.Options{Root: root, WorkDir: cwd, Env: a.env, Version: version()})
+	if err != nil {
+		return targetError{err}
+	}
+	if err := a.print(found); err != nil {
+		return err
+	}
+	if found.HasErrors() {
+		return exitStatus(exitTarget)
+	}
+	if c.Output == "json" {
+		reports := []report{}
+		for _, run := range runs {
+			st, err := a.runStatus(run)
+			if err != nil {
+				return err
+			}
+			reports = append(reports, report{st, run.Dir})
+		}
+		return printJSON(a.stdout, reports)
+	}
+	for i, run := range runs {
+		fmt.Fprintf(a.stdout, "job %s_%d, run %s\n", job.ID, i, run.ID)
+	}
+	return nil
+}
+
 // pollJob is how often Slurm is asked: a controller has many to answer.
 const pollJob = time.Second
 

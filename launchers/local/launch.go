@@ -172,6 +172,9 @@ func (p *Prepared) Start(attached bool) (*Started, error) {
 		return nil, err
 	}
 	run, err := rundir.Create(root, info, files)
+	if err != nil && info.LogDir == "" {
+		return nil, fmt.Errorf("the folder of runs cannot be written: %w; name another by GENRM_RUNS or cluster.run_root", err)
+	}
 	if err != nil {
 		return nil, err
 	}

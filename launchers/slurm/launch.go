@@ -43,7 +43,7 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	if run, err = freeze(o, rundir.NewID(o.Plan.Name, time.Now())); err != nil {
 		return nil, nil, nil, err
 	}
-	job, err = Submit(ctx, o.Plan, run, SubmitOptions{Env: o.Env})
+	job, err = submit(ctx, o, run)
 	if err != nil {
 		err = errors.Join(err, run.Remove())
 		var no *Refused
@@ -55,7 +55,8 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	return run, job, found, nil
 }
 
-// Test asks the scheduler whether and when the job would start.
+// Test asks the scheduler whether and when the job would start, in Slurm's
+// sentence, and submits nothing.
 func Test(ctx context.Context, o Options) (answer string, found diag.List, err error) {
 	dir, err := os.MkdirTemp("", "genrm-")
 	if err != nil {
@@ -70,12 +71,15 @@ func Test(ctx context.Context, o Options) (answer string, found diag.List, err e
 	if err := os.WriteFile(path, text, 0o700); err != nil {
 		return "", nil, err
 	}
-	answer, err = TestOnly(ctx, o.Plan, path, SubmitOptions{Env: o.Env})
-	var no *Refused
-	if errors.As(err, &no) {
-		return "", diag.List{no.Finding}, nil
+	_, stderr, err := client{passed(o.Plan, o.Env), o.WorkDir}.run(ctx, "sbatch", "--test-only", path)
+	if err != nil {
+		var no *Refused
+		if err = refusal(o.Plan, stderr, err); errors.As(err, &no) {
+			return "", diag.List{no.Finding}, nil
+		}
+		return "", nil, err
 	}
-	return answer, nil, err
+	return strings.TrimPrefix(lastLine(stderr), "sbatch: "), nil, nil
 }
 
 // checkHere looks for what the job gets from where it is submitted: secrets by

@@ -314,3 +314,63 @@ func TestForgotten(t *testing.T) {
 		}
 	}
 }
+
+// The variants of a sweep are one array, whose tasks run the variants' own jobs.
+func TestArray(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sweep.cue")
+	text := `experiments: [string]: {target: "slurm", slurm: {partition: "gpu", array_throttle: 2}, cluster: gpus_per_node: 8}
+experiments: {
+	for t in ["0", "0.1", "0.2"] {"judge-\(t)": serve: instances: q: {engine: "vllm", model_path: "a/b", num_gpus: 1, env: T: t}}
+}
+`
+	write := func(text string) []*plan.Plan {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := compiler.Compile([]string{path}, compiler.Options{})
+		if r.Diagnostics.HasErrors() {
+			t.Fatalf("%+v", r.Diagnostics)
+		}
+		return r.Plans
+	}
+	plans := write(text)
+	env := stub(t, map[string]string{"sbatch": `printf '%s\n' "$@" >` + dir + `/argv; echo 40`})
+	o := Options{Root: filepath.Join(dir, "runs"), WorkDir: dir, Env: env}
+	runs, job, found, err := LaunchArray(context.Background(), plans, o)
+	if err != nil || found.HasErrors() || len(runs) != 3 || job.ID != "40" {
+		t.Fatalf("%v %+v %+v %v", runs, job, found, err)
+	}
+	var last Job
+	if err := runs[2].Read(JobFile, &last); err != nil || last.ID != "40_2" {
+		t.Errorf("%+v %v", last, err)
+	}
+	argv, _ := os.ReadFile(filepath.Join(dir, "argv"))
+	words := strings.Split(strings.TrimSpace(string(argv)), "\n")
+	script, list := words[len(words)-3], words[len(words)-2]
+	got, _ := os.ReadFile(script)
+	if !strings.Contains(string(got), "#SBATCH --array=0-2%2\n") {
+		t.Errorf("%s", got)
+	}
+	// A task runs the job of its variant.
+	fake := filepath.Join(runs[1].Dir, Script)
+	if err := os.WriteFile(fake, []byte(`echo "ran $0 $1 $2"`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	task := exec.Command("bash", script, list, "/bin/genrm")
+	task.Env = append(os.Environ(), "SLURM_ARRAY_TASK_ID=1")
+	if out, err := task.CombinedOutput(); err != nil || string(out) != "ran "+fake+" "+runs[1].Dir+" /bin/genrm\n" {
+		t.Errorf("%s %v", out, err)
+	}
+	// Variants that ask for different things are refused, and nothing is left.
+	o.Root = filepath.Join(dir, "refused")
+	_, _, found, err = LaunchArray(context.Background(), write(strings.Replace(text, "num_gpus: 1", `num_gpus: {"0": 1, "0.1": 2, "0.2": 1}[t]`, 1)), o)
+	if err != nil || len(found) != 1 || found[0].Code != "GRM8222" {
+		t.Errorf("%+v %v", found, err)
+	}
+	o.Env = stub(t, map[string]string{"sbatch": `echo 'sbatch: error: Batch job submission failed: Invalid job array specification' >&2; exit 1`})
+	_, _, found, err = LaunchArray(context.Background(), write(text), o)
+	if runs, _ := rundir.List(o.Root); err != nil || !found.HasErrors() || len(runs) != 0 {
+		t.Errorf("%+v %v, %v left", found, err, runs)
+	}
+}

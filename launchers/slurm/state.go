@@ -48,9 +48,9 @@ func query(ctx context.Context, c client, id string) (record, error) {
 
 // sacct reads the accounting. Clusters without slurmdbd answer with an error.
 func (c client) sacct(ctx context.Context, id string) (record, error) {
-	out, stderr, err := c.run(ctx, "sacct", "-X", "-n", "-P", "-j", id, "-o", "JobIDRaw,State,ExitCode,DerivedExitCode,Restarts,NodeList,Reason")
+	out, stderr, err := c.run(ctx, "sacct", "-X", "-n", "-P", "-j", id, "-o", "JobID,State,ExitCode,DerivedExitCode,Restarts,NodeList,Reason")
 	if err != nil && strings.Contains(stderr, "Invalid field") { // older releases lack some
-		out, _, err = c.run(ctx, "sacct", "-X", "-n", "-P", "-j", id, "-o", "JobIDRaw,State,ExitCode,DerivedExitCode")
+		out, _, err = c.run(ctx, "sacct", "-X", "-n", "-P", "-j", id, "-o", "JobID,State,ExitCode,DerivedExitCode")
 	}
 	if err != nil {
 		return record{}, err
@@ -173,8 +173,13 @@ func Status(ctx context.Context, run *rundir.Run, env []string) (*rundir.Status,
 	switch {
 	case errors.Is(err, errNoRecord):
 		if !ended {
-			if time.Since(job.Submitted) < recordGrace {
+			if _, asked := run.StopRequested(); !asked && time.Since(job.Submitted) < recordGrace {
 				own.State, own.Reason = rundir.Pending, "submitted a moment ago"
+				return own, nil
+			}
+			if req, ok := run.StopRequested(); ok { // a task that is cancelled in the queue leaves no record
+				code := 143
+				own.State, own.Reason, own.ExitCode = rundir.Stopped, "stopped by "+req.By, &code
 				return own, nil
 			}
 			own.State, own.Reason = rundir.Unknown, "Slurm has no record of job "+job.ID+" any more, and the run did not say how it ended"

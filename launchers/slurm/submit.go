@@ -115,45 +115,36 @@ type Refused struct {
 
 func (e *Refused) Error() string { return e.Finding.Summary }
 
-// SubmitOptions is what a submission is told.
-type SubmitOptions struct {
-	Env      []string // of the caller
-	TestOnly bool     // ask whether and when it would start
-}
-
-// Submit gives the job of a run to sbatch. script is the file; the run's folder
-// has to exist, since Slurm opens the job's log before the job runs.
-func Submit(ctx context.Context, p *plan.Plan, run *rundir.Run, o SubmitOptions) (*Job, error) {
+// submit gives the job of a run to sbatch. The run's folder has to exist, since
+// Slurm opens the job's log before the job runs.
+func submit(ctx context.Context, o Options, run *rundir.Run) (*Job, error) {
 	if strings.Contains(run.Dir, `\`) {
 		return nil, fmt.Errorf("the folder of runs, %s, has a backslash in its name, which sbatch would read as its own: name another by GENRM_RUNS", filepath.Dir(run.Dir))
 	}
-	c := client{passed(p, o.Env), run.WorkDir}
-	stdout, stderr, err := c.run(ctx, "sbatch", "--parsable", "--comment=genrm:"+run.ID, "--output="+escapePercent(run.LogPath("job")), "--chdir="+run.WorkDir,
-		run.Path(Script), run.Dir, run.Binary)
+	id, cluster, err := sbatch(ctx, o.Plan, o, "--comment=genrm:"+run.ID, "--output="+escapePercent(run.LogPath("job")), run.Path(Script), run.Dir, run.Binary)
 	if err != nil {
-		return nil, refusal(p, stderr, err)
-	}
-	id, cluster, _ := strings.Cut(strings.TrimSpace(stdout), ";")
-	if _, err := strconv.Atoi(id); err != nil {
-		return nil, &Unreachable{fmt.Errorf("sbatch answered %q, which is no job id", strings.TrimSpace(stdout))}
+		return nil, err
 	}
 	job := &Job{id, cluster, time.Now().UTC()}
 	return job, run.Write(JobFile, job)
 }
 
+// sbatch submits and returns the job's id.
+func sbatch(ctx context.Context, p *plan.Plan, o Options, args ...string) (id, cluster string, err error) {
+	stdout, stderr, err := client{passed(p, o.Env), o.WorkDir}.run(ctx, "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
+	if err != nil {
+		return "", "", refusal(p, stderr, err)
+	}
+	id, cluster, _ = strings.Cut(strings.TrimSpace(stdout), ";")
+	if _, err := strconv.Atoi(id); err != nil {
+		return "", "", &Unreachable{fmt.Errorf("sbatch answered %q, which is no job id", strings.TrimSpace(stdout))}
+	}
+	return id, cluster, nil
+}
+
 // escapePercent keeps a path from being read as a file name pattern.
 // Source: man sbatch, "filename pattern".
 func escapePercent(path string) string { return strings.ReplaceAll(path, "%", "%%") }
-
-// TestOnly asks the scheduler whether and when a job would start, and submits
-// nothing. The answer is Slurm's sentence.
-func TestOnly(ctx context.Context, p *plan.Plan, script string, o SubmitOptions) (string, error) {
-	_, stderr, err := client{env: passed(p, o.Env)}.run(ctx, "sbatch", "--test-only", script)
-	if err != nil {
-		return "", refusal(p, stderr, err)
-	}
-	return strings.TrimPrefix(lastLine(stderr), "sbatch: "), nil
-}
 
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
