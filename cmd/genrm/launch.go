@@ -14,6 +14,7 @@ import (
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/shell"
 	"genrm.dev/genrm/launchers/local"
+	"genrm.dev/genrm/launchers/node"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -248,6 +249,8 @@ func (c *launchCmd) attend(a *app, s *local.Started) error {
 			if interrupted == 0 {
 				interrupted = 128 + number(sig)
 				v.note("stopping; once more does not wait")
+			} else if sig == os.Interrupt {
+				sig = node.Hurry
 			}
 			s.Signal(sig)
 		case <-s.Ended():

@@ -66,7 +66,7 @@ func (c *nodeCmd) Run(a *app) error {
 		}
 	}
 	signals := a.takeSignals()
-	signal.Notify(a.signal, syscall.SIGUSR1) // which srun passes on
+	signal.Notify(a.signal, syscall.SIGUSR1, node.Hurry) // the first is what srun passes on
 	if !c.Supervise {
 		g := node.GuardOptions{Run: run, Node: o.Node, Attempt: o.Attempt, Signals: signals, Log: logFile(a.stderr),
 			Args: []string{"node", "--run", run.Dir, "--node", strconv.Itoa(o.Node), "--supervise"}}
@@ -82,7 +82,7 @@ func (c *nodeCmd) Run(a *app) error {
 			if sig == os.Interrupt {
 				interrupts++
 			}
-			stop <- node.Stop{Why: stopReason(sig), Now: interrupts > 1}
+			stop <- node.Stop{Why: stopReason(sig), Now: interrupts > 1 || sig == node.Hurry}
 		}
 	}()
 	leash := node.Leash()
@@ -106,7 +106,7 @@ func (c *nodeCmd) result(run *rundir.Run) error {
 
 func stopReason(sig os.Signal) string {
 	switch sig {
-	case os.Interrupt:
+	case os.Interrupt, node.Hurry:
 		return "interrupted"
 	case syscall.SIGHUP:
 		return "its terminal was closed"

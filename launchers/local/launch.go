@@ -252,7 +252,7 @@ func (p *Prepared) guard(run *rundir.Run, held bind.Held, attached bool) (*Start
 	}
 }
 
-// Signal asks the run to stop; the second SIGINT, at once.
+// Signal asks the run to stop; [node.Hurry], at once.
 func (s *Started) Signal(sig os.Signal) {
 	_ = s.guard.Signal(sig) // it may just have ended
 }

@@ -18,6 +18,11 @@ import (
 // LeashFD is the descriptor at which a supervisor hears that its guard is gone.
 const LeashFD = 3
 
+// Hurry is the signal to a guard, and to its supervisor, that nothing is waited
+// for any more. It is another than the one before, since the kernel makes one of
+// two equal signals that are close together.
+const Hurry = syscall.SIGUSR2
+
 // GuardOptions is what a guard is told.
 type GuardOptions struct {
 	Run     *rundir.Run
