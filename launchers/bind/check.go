@@ -156,6 +156,9 @@ func (c *checker) install(pr *graph.Process, name string) string {
 	if in, ok := c.p.Instances.Get(pr.RouteKey); ok && in.EngineVersion != "" {
 		version = "==" + in.EngineVersion
 	}
+	if name == "python3" && pr.Engine == "sglang" { // comes with it
+		name = "sglang"
+	}
 	switch name {
 	case "vllm":
 		return "install it: pip install vllm" + version + "; or put the folder of its environment first in PATH"
