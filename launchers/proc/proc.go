@@ -133,6 +133,10 @@ func Marked(entry string, sessions []int) []Process {
 	return append(out, Below(all, roots...)...)
 }
 
+// Carries reports whether the process was started with the environment entry
+// NAME=value, as far as that can be read.
+func (p Process) Carries(entry string) bool { return hasEnv(p.PID, entry) }
+
 func hasEnv(pid int, entry string) bool {
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -170,7 +174,9 @@ func Holder(port int) (pid int, ok bool) {
 	}
 	const listening = 10
 	inodes := map[string]bool{}
+	//lint:ignore SA1019 only netlink says more, and this is read for a message
 	v4, _ := fs.NetTCP()
+	//lint:ignore SA1019 as above
 	v6, _ := fs.NetTCP6()
 	for _, l := range append(v4, v6...) {
 		if l.LocalPort == uint64(port) && l.St == listening {
