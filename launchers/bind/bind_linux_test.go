@@ -59,7 +59,7 @@ func process(name string, purposes ...string) *graph.Process {
 
 func of(p ...*graph.Process) *graph.Graph { return &graph.Graph{Nodes: 1, Processes: p} }
 
-// zone is a range of n free ports that nobody holds, from a multiple of 100 on.
+// zone is a range of n fresh ports that nobody holds, from a multiple of 100 on.
 func zone(t *testing.T, n int) Range {
 	t.Helper()
 	others := heldRanges()
@@ -67,7 +67,7 @@ func zone(t *testing.T, n int) Range {
 		r := Range{first, first + n - 1}
 		ok := !slices.ContainsFunc(others, func(o Range) bool { return o.First <= r.Last && r.First <= o.Last })
 		for p := r.First; p <= r.Last && ok; p++ {
-			ok = free(p)
+			ok = fresh(p)
 		}
 		if ok {
 			return r
@@ -206,6 +206,39 @@ func TestPortsInUse(t *testing.T) {
 	}
 	if !slices.Contains(heldRanges(), Range{z.First + 3, z.First + 3}) {
 		t.Error("others are not told of the port that the user chose")
+	}
+}
+
+// A port where a connection has just been closed comes last: servers that do not
+// set SO_REUSEADDR cannot listen there for a minute.
+func TestPortsJustUsed(t *testing.T) {
+	z := zone(t, 2)
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(z.First))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Who closes first keeps the connection.
+	if err := errors.Join(server.Close(), client.Close(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if fresh(z.First) || !free(z.First) {
+		t.Fatalf("fresh %v, free %v", fresh(z.First), free(z.First))
+	}
+	b, held, err := Node(of(process("a-0", "http"), process("b-0", "http")), 0, nil, Options{Ports: z})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if a, b := b.Ports["a-0"]["http"]-z.First, b.Ports["b-0"]["http"]-z.First; a != 1 || b != 0 {
+		t.Errorf("ports %d %d", a, b)
 	}
 }
 

@@ -5,6 +5,7 @@
 package bind
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -140,8 +141,22 @@ func holder(name string) int {
 }
 
 // free reports whether a port can be listened on, on every address.
-func free(port int) bool {
-	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+func free(port int) bool { return listens(port, net.ListenConfig{}) }
+
+// fresh reports whether a port can be listened on without SO_REUSEADDR: no
+// connection of an earlier listener is left there, which takes a minute. Workers
+// of Ray pass over other ports, and a run that ended just now may have left a
+// whole range of them. Source: CheckPortFree in src/ray/util/network_util.cc;
+// observed in 2.60.0.
+func fresh(port int) bool {
+	return listens(port, net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0) }), err)
+	}})
+}
+
+func listens(port int, how net.ListenConfig) bool {
+	l, err := how.Listen(context.Background(), "tcp", ":"+strconv.Itoa(port))
 	if err != nil {
 		return false
 	}
@@ -151,13 +166,22 @@ func free(port int) bool {
 // allocator hands out ports of a range, from its start.
 type allocator struct {
 	zone  Range
-	next  int
-	taken []Range // of other runs
+	next  int     // where fresh ones may be
+	taken []Range // of other runs, and handed out
 }
 
-// take returns n free ports in a row, at a multiple of n.
+// take returns n free ports in a row, at a multiple of n; fresh ones as long as
+// there are.
 func (a *allocator) take(n int) (int, error) {
-	for first := (a.next + n - 1) / n * n; first+n-1 <= a.zone.Last; first += n {
+	if first, err := a.find(a.next, n, fresh); err == nil {
+		a.next = first + n
+		return first, nil
+	}
+	return a.find(a.zone.First, n, free)
+}
+
+func (a *allocator) find(from, n int, free func(port int) bool) (int, error) {
+	for first := (from + n - 1) / n * n; first+n-1 <= a.zone.Last; first += n {
 		last := first + n - 1
 		if slices.ContainsFunc(a.taken, func(r Range) bool { return r.First <= last && first <= r.Last }) {
 			continue
@@ -167,7 +191,7 @@ func (a *allocator) take(n int) (int, error) {
 			ok = free(p)
 		}
 		if ok {
-			a.next = last + 1
+			a.taken = append(a.taken, Range{first, last})
 			return first, nil
 		}
 	}
