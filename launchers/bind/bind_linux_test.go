@@ -148,6 +148,7 @@ func TestPortsOfTheUser(t *testing.T) {
 		{"too few", vllm, 4, 0},
 		{"none", vllm, 1, 0},
 		{"workers of Ray", ray, 41, 20},
+		{"many workers of Ray", ray, 2100, 1000},
 		{"no ranges wanted", vllm[2:], 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

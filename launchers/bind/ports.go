@@ -236,6 +236,11 @@ func (h Held) Close() {
 	}
 }
 
+// workerPorts is how many ports the workers of a Ray node get where there is
+// room. Each process has one of its own, idle ones too, of which Ray keeps one a
+// core; where there is none left an actor waits for ever. Observed in 2.60.0.
+const workerPorts = 1000
+
 // Node chooses ports, devices and folders for the processes of a node. devices
 // are those that it may use, as CUDA_VISIBLE_DEVICES names them, in the order of
 // the plan's indices.
@@ -303,7 +308,14 @@ func Node(g *graph.Graph, node int, devices []string, o Options) (b graph.Bindin
 				if rowed {
 					n = stride
 				}
+				if purpose == "workers" && stride == graph.StridePorts {
+					n = workerPorts
+				}
 				port, err := a.take(n)
+				for n > stride && err != nil {
+					n = max(stride, n/2)
+					port, err = a.take(n)
+				}
 				if err != nil {
 					return b, held, err
 				}
