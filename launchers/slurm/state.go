@@ -27,7 +27,7 @@ type record struct {
 }
 
 // errNoRecord says that Slurm answers, and does not know the job (any more).
-var errNoRecord = errors.New("Slurm has no record of the job")
+var errNoRecord = errors.New("no record of the job in Slurm")
 
 // query asks accounting first, which keeps ended jobs, then the controller,
 // which forgets them after MinJobAge (300 s).
