@@ -341,9 +341,14 @@ func TestKills(t *testing.T) {
 	t.Run("both", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t)
-		r.start(processes()...)
+		r.start(append(processes(), service("hidden", `env -i setsid sh -c "trap '' TERM; sleep $LONG; :" & wait`))...)
 		r.untilReady()
+		r.until("the hidden one was seen", func() bool {
+			_, err := os.Stat(r.run.Path(hiddenFile(0)))
+			return err == nil
+		})
 		supervisor := r.supervisor()
+		_ = syscall.Kill(supervisor, syscall.SIGSTOP) // else it sees the guard's end
 		hard(r.cmd.Process.Pid)
 		hard(supervisor)
 		r.wait()
@@ -352,7 +357,7 @@ func TestKills(t *testing.T) {
 			t.Fatal("nothing survived: the test shows nothing")
 		}
 		n, err := EndLost(r.run, "over")
-		if err != nil || n < 3 {
+		if err != nil || n < 4 {
 			t.Errorf("ended %d processes, error %v", n, err)
 		}
 		r.nothingLeft()

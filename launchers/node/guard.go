@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -153,9 +154,11 @@ func conclude(r *rundir.Run, node int, end rundir.State, code int, reason string
 const supervisorVariable = "GENRM_SUPERVISOR_OF"
 
 // Leftovers lists the living processes of a run on this machine, by what marks
-// them: their environment, or the session in which they were started.
+// them: their environment, the session in which they were started, or that the
+// supervisor saw them hide from both.
 func Leftovers(r *rundir.Run) []proc.Process {
 	var sessions []int
+	var hidden []proc.ID
 	st, err := r.Status()
 	// Where the end of the run was written, every session had been looked at.
 	if err == nil && (!st.State.Ended() || st.State == rundir.Lost) && st.Supervisor != nil && st.Supervisor.Here() {
@@ -166,8 +169,20 @@ func Leftovers(r *rundir.Run) []proc.Process {
 				sessions = append(sessions, p.PID)
 			}
 		}
+		_ = r.Read(hiddenFile(0), &hidden) // mostly there is none
 	}
-	return proc.Marked(RunVariable+"="+r.ID, sessions)
+	found := proc.Marked(RunVariable+"="+r.ID, sessions)
+	if len(hidden) == 0 {
+		return found
+	}
+	all := proc.All()
+	var roots []int
+	for _, p := range all {
+		if slices.Contains(hidden, p.ID) && p.State != "Z" {
+			roots, found = append(roots, p.PID), append(found, p)
+		}
+	}
+	return append(found, proc.Below(all, roots...)...)
 }
 
 // supervisors lists those of a run, with all that they started.

@@ -121,6 +121,8 @@ type supervisor struct {
 	flushed  time.Time     // when the status was written last
 	cost     time.Duration // of that
 	reaped   time.Time
+	hidden   []proc.ID // see noteHidden
+	untold   []rundir.Event
 	gone     int // times in a row that the run's folder was not there
 	wrote    error
 }
@@ -325,14 +327,34 @@ func (s *supervisor) look() {
 		return
 	}
 	s.reaped = time.Now()
-	var own []int
+	var own, sessions []int
 	for _, t := range s.tasks {
+		sessions = append(sessions, t.id.PID)
 		if t.running {
 			own = append(own, t.id.PID)
 		}
 	}
-	proc.Reap(proc.All(), s.self, own)
+	all := proc.All()
+	proc.Reap(all, s.self, own)
+	s.noteHidden(all, sessions)
 }
+
+// noteHidden keeps who descends from the run's processes and has neither their
+// session nor their environment: nobody would find it if supervisor and guard
+// were killed.
+func (s *supervisor) noteHidden(all []proc.Process, sessions []int) {
+	var hidden []proc.ID
+	for _, p := range proc.Below(all, s.self) {
+		if !slices.Contains(sessions, p.Session) && !p.Carries(RunVariable+"="+s.Run.ID) {
+			hidden = append(hidden, p.ID)
+		}
+	}
+	if s.gone == 0 && !slices.Equal(hidden, s.hidden) && s.Run.Write(hiddenFile(s.Node), hidden) == nil {
+		s.hidden = hidden
+	}
+}
+
+func hiddenFile(n int) string { return fmt.Sprintf("nodes/%d.hidden.json", n) }
 
 // lookAtNodes takes over what the other nodes say of their processes; a node
 // that is not the lead also follows the lead to the end.
@@ -1041,7 +1063,13 @@ func (s *supervisor) write() {
 		return
 	}
 	start := time.Now()
-	defer func() { s.flushed = time.Now(); s.cost = s.flushed.Sub(start) }()
+	defer func() {
+		for _, e := range s.untold {
+			_ = s.Run.AppendEvent(e) // the status says the same; a full disk is told there
+		}
+		s.untold, s.flushed = nil, time.Now()
+		s.cost = s.flushed.Sub(start)
+	}()
 	s.status.Processes = s.status.Processes[:0]
 	for _, t := range s.tasks {
 		if t.mine || s.lead {
@@ -1068,9 +1096,8 @@ func (s *supervisor) event(kind string, t *task, message string) {
 	if t != nil {
 		e.Process, e.PID = t.p.Name, t.st.PID
 	}
-	if s.gone == 0 {
-		_ = s.Run.AppendEvent(e) // the status says the same; a full disk is told there
-	}
+	// It is told when the status knows it: who hears of it may look there.
+	s.untold, s.dirty = append(s.untold, e), true
 	s.say("%s %s %s", kind, e.Process, message)
 }
 
