@@ -169,7 +169,7 @@ func TestMerge(t *testing.T) {
 		{"requeued", rundir.Status{State: rundir.Stopped, ExitCode: code(143)}, record{state: "PENDING", reason: "BeginTime", restarts: 1, start: "2027-01-01T00:00:00"}, rundir.Pending, nil, "may start at 2027"},
 		{"runs again, and has not begun to tell", rundir.Status{State: rundir.Failed, Attempt: 1, ExitCode: code(3)}, record{state: "RUNNING", restarts: 1}, rundir.Starting, nil, ""},
 		{"running", rundir.Status{State: rundir.Ready, Attempt: 1}, record{state: "RUNNING"}, rundir.Ready, nil, ""},
-		{"completing, ended", rundir.Status{State: rundir.Succeeded, Attempt: 1, ExitCode: code(0)}, record{state: "COMPLETING"}, rundir.Succeeded, code(0), ""},
+		{"completing, ended", rundir.Status{State: rundir.Stopped, Attempt: 1, ExitCode: code(143)}, record{state: "COMPLETING"}, rundir.Stopping, nil, ""},
 		{"cancelled in the queue", rundir.Status{State: rundir.Starting}, record{state: "CANCELLED"}, rundir.Stopped, code(143), "cancelled"},
 		{"cancelled, and stopped in order", rundir.Status{State: rundir.Stopped, ExitCode: code(0), Reason: "stopped by me"}, record{state: "CANCELLED"}, rundir.Stopped, code(0), "stopped by me"},
 		{"its time was over", rundir.Status{State: rundir.Stopped, ExitCode: code(143), Reason: "stopped by a signal"}, record{state: "TIMEOUT"}, rundir.Failed, code(143), "slurm.time"},

@@ -214,8 +214,11 @@ func merge(own *rundir.Status, r record, id string, ended bool) {
 			own.Reason += "; may start at " + r.start
 		}
 	case !over(r.state): // RUNNING, COMPLETING and what later releases add
-		if own.State == rundir.Lost || own.Attempt < attempt && ended {
+		switch {
+		case own.State == rundir.Lost, own.Attempt < attempt && ended:
 			own.State, own.Reason, own.ExitCode = rundir.Starting, "", nil
+		case ended: // its job may end for another reason, which is told then
+			own.State, own.ExitCode, own.EndedAt = rundir.Stopping, nil, nil
 		}
 	case r.state == "COMPLETED" && r.code == 0 && r.signal == 0 && (r.derived == 0 || r.restarts > 0): // it stays that of an earlier attempt
 		if !ended {
