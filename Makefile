@@ -1,5 +1,5 @@
 # make test   every test that needs Go alone
-# make e2e    genrm's output against the real programs: needs Python 3.11 or later and a package index
+# make e2e    genrm against the real programs (engines, NeMo Gym, Ray, Slurm): needs root on Debian 12, Python 3.11 or 3.12 and a package index
 # make build  ./genrm, one static file
 # make bench  what it costs; docs/speed.md
 # make fuzz   each fuzz target for FUZZTIME
@@ -40,6 +40,7 @@ e2e:
 	e2e/gym/run
 	e2e/engines/run
 	e2e/local/run
+	e2e/slurm/run
 
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o genrm ./cmd/genrm

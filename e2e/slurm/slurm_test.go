@@ -266,7 +266,7 @@ func TestRay(t *testing.T) {
 	t.Parallel()
 	ray := os.Getenv("GENRM_E2E_RAY")
 	if ray == "" {
-		t.Skip("there is no Ray: run e2e/ray/install")
+		t.Fatal("there is no Ray: run e2e/ray/install")
 	}
 	on(t, both[:1], func(t *testing.T, r *rig) {
 		for _, name := range []string{"ray", "python3"} {
