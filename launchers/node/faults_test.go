@@ -518,3 +518,23 @@ func TestCannotBeKilled(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// A scheduler that lost sight of a job starts it again while it still runs: the
+// earlier attempt ends, and says nothing more in the run's folder.
+func TestLaterAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start(service("svc", `sleep "$LONG"`))
+	r.untilReady()
+	later := &rundir.Status{RunID: r.run.ID, State: rundir.Starting, Attempt: 2, Processes: []rundir.Process{}}
+	if err := r.run.WriteStatus(later); err != nil {
+		t.Fatal(err)
+	}
+	if code := r.wait(); code != ExitStopped {
+		t.Errorf("exit status %d, want %d\n%s", code, ExitStopped, r.said())
+	}
+	r.nothingLeft()
+	if st, err := r.run.Status(); err != nil || st.Attempt != 2 || st.State != rundir.Starting {
+		t.Errorf("%+v %v", st, err)
+	}
+}

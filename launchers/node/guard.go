@@ -110,7 +110,7 @@ func (o GuardOptions) after(st *os.ProcessState, asked bool) (int, error) {
 		}
 	}
 	cleanNode(o.Run, o.Node, o.Attempt)
-	return code, errors.Join(err, conclude(o.Run, o.Node, end, code, reason))
+	return code, errors.Join(err, conclude(o.Run, o.Node, o.Attempt, end, code, reason))
 }
 
 // cleanNode removes what the run had on the node outside of its folder.
@@ -125,7 +125,7 @@ func cleanNode(r *rundir.Run, node, attempt int) {
 }
 
 // conclude writes the end of a run, or a node, whose supervisor could not.
-func conclude(r *rundir.Run, node int, end rundir.State, code int, reason string) error {
+func conclude(r *rundir.Run, node, attempt int, end rundir.State, code int, reason string) error {
 	if !r.Exists() {
 		return nil // nobody will ask
 	}
@@ -138,6 +138,9 @@ func conclude(r *rundir.Run, node int, end rundir.State, code int, reason string
 	}
 	if err != nil || st.State.Ended() && st.State != rundir.Lost {
 		return err
+	}
+	if st.Attempt > attempt {
+		return nil // the run is a later attempt's
 	}
 	now := time.Now().UTC()
 	st.State, st.Reason, st.ExitCode, st.EndedAt = end, reason, &code, &now
@@ -209,7 +212,7 @@ func EndLost(r *rundir.Run, reason string) (int, error) {
 	with, err1 := proc.End(func() []proc.Process { return supervisors(r) }, supervisorGrace)
 	n, err2 := proc.End(func() []proc.Process { return Leftovers(r) }, sweepGrace)
 	cleanNode(r, 0, attempt)
-	return with + n, errors.Join(err1, err2, conclude(r, 0, rundir.Failed, ExitService, reason))
+	return with + n, errors.Join(err1, err2, conclude(r, 0, attempt, rundir.Failed, ExitService, reason))
 }
 
 // Leash is the end of the pipe at which a supervisor hears that its guard is

@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -123,7 +124,8 @@ type supervisor struct {
 	reaped   time.Time
 	hidden   []proc.ID // see noteHidden
 	untold   []rundir.Event
-	gone     int // times in a row that the run's folder was not there
+	old      bool // a later attempt of the run has begun: it is its folder now
+	gone     int  // times in a row that the run's folder was not there
 	wrote    error
 }
 
@@ -216,7 +218,11 @@ func (s *supervisor) bind() error {
 	s.bindings = make([]graph.Binding, s.graph.Nodes)
 	file := BindingFile(s.Node, s.Attempt)
 	if err := s.Run.Read(file, &s.bindings[s.Node]); errors.Is(err, os.ErrNotExist) {
-		b, held, err := bind.Node(s.graph, s.Node, s.Devices, bind.Options{Host: s.Host, Ports: s.Ports, RunID: s.Run.ID})
+		id := s.Run.ID
+		if s.Attempt > 1 { // an earlier attempt may still remove its folders
+			id += strconv.Itoa(s.Attempt)
+		}
+		b, held, err := bind.Node(s.graph, s.Node, s.Devices, bind.Options{Host: s.Host, Ports: s.Ports, RunID: id})
 		if err != nil {
 			return err
 		}
@@ -320,7 +326,14 @@ func (s *supervisor) look() {
 	} else if s.gone++; s.gone == 2 {
 		s.settle(rundir.Failed, ExitService, errRemoved.Error())
 	}
-	if s.graph.Nodes > 1 {
+	if !s.old {
+		// A scheduler that lost sight of a job may start it again while it runs.
+		if st, err := s.Run.Status(); err == nil && st.Attempt > s.Attempt {
+			s.old = true
+			s.settle(rundir.Stopped, ExitStopped, "the scheduler has started the run again")
+		}
+	}
+	if s.graph.Nodes > 1 && !s.old {
 		s.lookAtNodes()
 	}
 	if time.Since(s.reaped) < reapAfter {
@@ -918,10 +931,15 @@ func (s *supervisor) settle(state rundir.State, code int, reason string) {
 	s.escalate()
 }
 
+const guardKilled = "its guard was killed"
+
 // stop is a request from outside.
 func (s *supervisor) stop(r Stop) {
 	if req, ok := s.Run.StopRequested(); ok && !r.Fault {
 		r.Why = "stopped by " + req.By
+	} else if guard := s.status.Supervisor; guard != nil && guard.Start > 0 && !guard.Alive() {
+		// Who ends a lost run asks so, and may be quicker than the leash.
+		r.Why, r.Fault = guardKilled, true
 	}
 	s.asked = true
 	if r.Now && !s.hurry {
@@ -1019,7 +1037,7 @@ func (s *supervisor) sweep() {
 		s.say("%v", err)
 		s.event("note", nil, err.Error())
 	}
-	if s.rayToken != "" && s.lead {
+	if s.rayToken != "" && s.lead && !s.old {
 		_ = os.Remove(s.Run.Path(graph.TokenFile)) // it is worth nothing any more
 	}
 	if s.Node < len(s.bindings) {
@@ -1042,7 +1060,7 @@ func (s *supervisor) finish() {
 	s.event("run."+string(s.end.state), nil, s.end.reason)
 	s.dirty = true
 	for range 20 { // a full disk may have room again
-		if s.write(); !s.dirty || !s.Run.Exists() {
+		if s.write(); !s.dirty || s.old || !s.Run.Exists() {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -1059,7 +1077,7 @@ func (s *supervisor) flush() {
 }
 
 func (s *supervisor) write() {
-	if !s.dirty || s.gone > 0 {
+	if !s.dirty || s.gone > 0 || s.old {
 		return
 	}
 	start := time.Now()
