@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	neturl "net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,6 +61,7 @@ type Options struct {
 	Env     []string // of the processes, under what the graph says
 	JobID   string
 	Host    string     // address of this node for others; "" means loopback
+	Name    string     // of this node for clients of a gateway that listens on every address; "" means loopback
 	Ports   bind.Range // where ports may be taken, if the binding is made here
 	Devices []string   // GPUs of this node, if the binding is made here
 	// Check looks at this node before anything starts; nil when a launcher did.
@@ -761,12 +764,21 @@ func (s *supervisor) endpoints() (*rundir.Endpoints, error) {
 	url = strings.TrimSuffix(url, "/health")
 	e := &rundir.Endpoints{RunID: s.Run.ID, Gateway: rundir.Gateway{URL: url}, FailurePolicy: s.graph.FailurePolicy}
 	var config struct {
+		Host   string            `json:"host"`
 		APIKey map[string]string `json:"api_key"`
 	}
 	if err := s.Run.Read(rundir.Artifacts+"/gateway.json", &config); err != nil {
 		return nil, err
 	}
 	e.Gateway.APIKey = config.APIKey
+	if ip := net.ParseIP(strings.Trim(config.Host, "[]")); s.Name != "" && ip.IsUnspecified() {
+		at, err := neturl.Parse(url)
+		if err != nil {
+			return nil, err
+		}
+		at.Host = net.JoinHostPort(s.Name, at.Port())
+		url, e.Gateway.URL = at.String(), at.String()
+	}
 	for _, p := range s.graph.Processes {
 		if p.RouteKey == "" || p.NodeRank > 0 {
 			continue

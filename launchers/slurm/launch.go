@@ -202,6 +202,7 @@ func NodeOptions(ctx context.Context, run *rundir.Run, env []string) (node.Optio
 	if n, err := strconv.Atoi(getenv("SLURM_RESTART_COUNT")); err == nil {
 		o.Attempt += n
 	}
+	o.Name, _ = os.Hostname() // without one clients are told the loopback address
 	n, err := strconv.Atoi(getenv("SLURM_NODEID"))
 	if err != nil {
 		return o, errors.New("SLURM_NODEID is not set: a Slurm run's node is started by srun, in its job")
