@@ -29,7 +29,7 @@ func TestRankDies(t *testing.T) {
 	t.Parallel()
 	on(t, both, func(t *testing.T, r *rig) {
 		r.file("engine", "hang")
-		l := r.launch(r.example("../../examples/serve-sglang-two-nodes"), "--set", `slurm.time="10"`)
+		l := r.launch(r.example("../../examples/serve-sglang-two-nodes"), between(t)...)
 		for rank := range 2 {
 			r.until("both ranks started", func() bool {
 				if len(r.folders()) == 0 {
@@ -134,7 +134,7 @@ func TestStop(t *testing.T) {
 			t.Run("two nodes", func(t *testing.T) {
 				t.Parallel()
 				on(t, both[:1], func(t *testing.T, r *rig) {
-					l := r.launch(r.example("../../examples/serve-sglang-two-nodes"), "--set", `slurm.time="10"`)
+					l := r.launch(r.example("../../examples/serve-sglang-two-nodes"), between(t)...)
 					l.awaits("ready in ")
 					end(r)
 					l.ends(0, "stopped")

@@ -170,6 +170,24 @@ cluster: {nodes: 1, gpus_per_node: 2}
 %s`, cueText(filepath.Join(r.dir, "relax")), cueText(filepath.Join(r.dir, "models")), more))
 }
 
+// between are the arguments of a run over both nodes, which speak to each other by
+// this machine's first interface: there may be several.
+func between(t *testing.T) []string {
+	t.Helper()
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		addresses, _ := i.Addrs() // it may have gone
+		if i.Flags&net.FlagLoopback == 0 && slices.ContainsFunc(addresses, func(a net.Addr) bool { n, ok := a.(*net.IPNet); return ok && n.IP.To4() != nil }) {
+			return []string{"--set", "slurm.interface=" + cueText(i.Name), "--set", `slurm.time="10"`}
+		}
+	}
+	t.Fatal("this machine has no interface but the loopback one")
+	return nil
+}
+
 // example copies an example's file, with models that are here and a port that
 // nobody else uses.
 func (r *rig) example(dir string) string {

@@ -183,7 +183,7 @@ func TestDrivers(t *testing.T) {
 		t.Run(c.example, func(t *testing.T) {
 			t.Parallel()
 			on(t, both, func(t *testing.T, r *rig) {
-				args := []string{}
+				args := between(t)
 				if strings.HasPrefix(c.example, "relax") {
 					args = append(args, "--set", "relax.root="+cueText(filepath.Join(r.dir, "relax")), "--set", `relax.entrypoint="train.py"`)
 				}
@@ -215,7 +215,7 @@ func TestDrivers(t *testing.T) {
 					return
 				}
 				worker := r.record("ray-worker-1", 1)
-				if !slices.Contains(worker.Argv, "--address="+address) || !slices.Contains(worker.Argv, "--node-ip-address=127.0.0.3") || worker.Host != "node2" || head.Host != "node1" {
+				if !slices.Contains(worker.Argv, "--address="+address) || worker.Host != "node2" || head.Host != "node1" {
 					t.Errorf("head on %s: %q\nworker on %s: %q", head.Host, head.Argv, worker.Host, worker.Argv)
 				}
 			})
@@ -228,7 +228,7 @@ func TestDrivers(t *testing.T) {
 func TestEngineOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	on(t, both, func(t *testing.T, r *rig) {
-		l := r.launch(r.example("../../examples/serve-sglang-two-nodes"), "--set", `slurm.time="10"`)
+		l := r.launch(r.example("../../examples/serve-sglang-two-nodes"), between(t)...)
 		l.awaits("ready in ")
 		e := r.endpoints()
 		if !strings.HasPrefix(e.Gateway.URL, "http://node1:") {
@@ -240,7 +240,8 @@ func TestEngineOfTwoNodes(t *testing.T) {
 			}
 		}
 		s := r.status()
-		meet := fmt.Sprintf("--dist-init-addr=127.0.0.2:%d", s.process(t, "judge-0-0").Ports["dist_init"])
+		first := s.process(t, "judge-0-0")
+		meet := fmt.Sprintf("--dist-init-addr=%s:%d", first.Host, first.Ports["dist_init"])
 		for rank, host := range []string{"node1", "node2"} {
 			rec := r.record(fmt.Sprintf("judge-0-%d", rank), 1)
 			for _, arg := range []string{meet, fmt.Sprintf("--node-rank=%d", rank), "--nnodes=2", "--tp-size=16"} {
@@ -269,11 +270,13 @@ func TestRay(t *testing.T) {
 		t.Fatal("there is no Ray: run e2e/ray/install")
 	}
 	on(t, both[:1], func(t *testing.T, r *rig) {
-		for _, name := range []string{"ray", "python3"} {
+		for _, name := range []string{"ray", "python3"} { // the environment's Python knows itself by its path
 			if err := os.Remove(filepath.Join(r.dir, "bin", name)); err != nil {
 				t.Fatal(err)
 			}
-			r.link(filepath.Join(ray, "bin", name), "bin/"+name)
+			if err := os.Chmod(r.file("bin/"+name, "#!/bin/sh\nexec "+shellWord(filepath.Join(ray, "bin", name))+` "$@"`+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
 		}
 		r.file("relax/train.py", `
 import json, ray, socket
@@ -295,7 +298,7 @@ slurm: ray: {num_cpus: 1, object_store_memory: 100_000_000}
 			t.Fatal(err)
 		}
 		r.file("experiment.cue", strings.NewReplacer("cluster: {nodes: 1, gpus_per_node: 2}", "", "actor: [1, 2], rollout: [1, 1], genrm: [1, 1]", "actor: [1, 4], rollout: [1, 2], genrm: [1, 2]").Replace(string(text)))
-		r.launch(file).ends(0)
+		r.launch(file, between(t)...).ends(0)
 		r.checkEnd("succeeded", 0, "COMPLETED 0:0")
 		want := `{"nodes": 2, "gpus": 4.0, "tasks": [["node1", [0, 1]], ["node2", [0, 1]]]}`
 		if log := r.run("genrm", "logs", "--process", "driver"); !strings.Contains(log, want) {
@@ -431,7 +434,7 @@ func TestInsideAnAllocation(t *testing.T) {
 	t.Parallel()
 	on(t, both, func(t *testing.T, r *rig) {
 		file := r.relax("0", `slurm: cpus: 2`)
-		leaks := []string{"SLURM_CPU_BIND=quiet,mask_cpu:0x0000000F", "SLURM_CPU_BIND_LIST=0x0000000F", "SLURM_CPU_BIND_TYPE=mask_cpu:", "SLURM_CPU_BIND_VERBOSE=quiet",
+		leaks := []string{"SLURM_CPU_BIND=quiet,mask_cpu:0x0000000F", "SLURM_CPU_BIND_LIST=0x0000000F", "SLURM_CPU_BIND_TYPE=mask_cpu:", "SLURM_CPU_BIND_VERBOSE=verbose",
 			"SBATCH_PARTITION=nope", "SBATCH_TIMELIMIT=1:00", "SLURM_CPUS_PER_TASK=4", "SLURM_MEM_PER_NODE=123", "PMIX_RANK=0", "SLURM_LEAK=1"}
 		in := append([]string{"srun", "--nodes=1", "--ntasks=1", "--time=5", "env"}, append(leaks, "genrm", "launch", file, "--target", "slurm")...)
 		l := r.startIn(nil, in...)
@@ -558,7 +561,11 @@ cluster: {nodes: 1, gpus_per_node: 8}
 	t.Run("submit", func(t *testing.T) {
 		t.Parallel()
 		on(t, both[:1], func(t *testing.T, r *rig) {
-			r.launch(r.engine(1, `slurm: check_on: "submit"`), "--set", `serve.instances.judge.model_path="/nonexistent/judge"`).ends(3, "GRM8113", "experiment.cue:4:")
+			file := r.engine(1, `slurm: check_on: "submit"`)
+			if err := os.Remove(filepath.Join(r.dir, "models")); err != nil {
+				t.Fatal(err)
+			}
+			r.launch(file).ends(3, "GRM8113", "experiment.cue:4:")
 			if found := r.folders(); len(found) > 0 {
 				t.Errorf("left behind: %q", found)
 			}

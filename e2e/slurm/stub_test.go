@@ -150,7 +150,7 @@ func rayStub() {
 	}
 	nodes := stubFile("ray-" + address)
 	must(os.MkdirAll(nodes, 0o700))
-	must(os.WriteFile(filepath.Join(nodes, flagValue("node-ip-address")), nil, 0o600))
+	must(os.WriteFile(filepath.Join(nodes, os.Getenv("SLURMD_NODENAME")), nil, 0o600)) // both nodes have one address
 	if !slices.Contains(os.Args, "--head") {
 		time.Sleep(time.Hour)
 	}
