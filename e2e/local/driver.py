@@ -2,7 +2,7 @@
 """Stands for train.py and gym: joins the run's Ray, records what it was given, and ends as it is told.
 
 GENRM_E2E_RECORD names the file of the record; GENRM_E2E_END is an exit status, KILL, or wait, which is done beside
-actors that have processes of their own; GENRM_E2E_HIDE=yes adds one that has neither session nor environment of the run.
+actors that have processes of their own.
 """
 
 import json
@@ -28,8 +28,7 @@ class Judge:
     def start(self):
         subprocess.Popen(["sleep", "3600"])
         subprocess.Popen(["sleep", "3600"], start_new_session=True)
-        if os.environ["GENRM_E2E_HIDE"] == "yes":
-            subprocess.Popen(["sleep", "3600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
+        subprocess.Popen(["sleep", "3600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
         return os.getpid()
 
 

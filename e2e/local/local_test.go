@@ -186,7 +186,6 @@ func TestStop(t *testing.T) {
 		t.Parallel()
 		r := newRig(t)
 		r.end = "wait"
-		r.hide = "no" // with both of its parents it is lost to everybody
 		r.genrm("launch", "--detach", r.experiment(""))
 		s := r.recorded(nil)
 		guard := s.Supervisor.PID
@@ -194,6 +193,7 @@ func TestStop(t *testing.T) {
 		if processes(t)[supervisor].parent != guard {
 			t.Fatalf("the driver's parent %d is not a child of %d", supervisor, guard)
 		}
+		time.Sleep(2 * time.Second)     // who hides is noted from time to time
 		kill(t, guard, syscall.SIGSTOP) // so that it cannot take over
 		kill(t, supervisor, syscall.SIGKILL)
 		kill(t, guard, syscall.SIGKILL)

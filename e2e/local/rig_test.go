@@ -128,7 +128,6 @@ type rig struct {
 	t    *testing.T
 	dir  string
 	end  string // what the driver is told
-	hide string // whether it starts processes that only a parent knows: yes or no
 	gpus []int  // of this test alone: runs that share one are refused
 	seen map[int]process
 	own  []*command
@@ -141,7 +140,7 @@ func newRig(t *testing.T) *rig {
 	if os.Getenv("GENRM_E2E_GENRM") == "" || os.Getenv("GENRM_E2E_RAY") == "" {
 		t.Fatal("start these tests with e2e/local/run")
 	}
-	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "user's folder"), end: "0", hide: "yes", seen: map[int]process{}}
+	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "user's folder"), end: "0", seen: map[int]process{}}
 	first := 1000 + int(firstGPU.Add(10))
 	for i := range 8 { // the order is the user's
 		r.gpus = append(r.gpus, first+(i+3)%8)
@@ -268,7 +267,7 @@ func (r *rig) start(args ...string) *command {
 	c.cmd.Env = append(os.Environ(),
 		"PATH="+filepath.Join(r.dir, "bin")+":"+filepath.Join(os.Getenv("GENRM_E2E_RAY"), "bin")+":"+os.Getenv("PATH"),
 		"HOME="+filepath.Join(r.dir, "home"), "GENRM_RUNS="+r.runs(), "GENRM_E2E_MARK="+r.dir,
-		"GENRM_E2E_END="+r.end, "GENRM_E2E_HIDE="+r.hide, "GENRM_E2E_RECORD="+filepath.Join(r.dir, "record.json"), "JUDGE_API_KEY=k",
+		"GENRM_E2E_END="+r.end, "GENRM_E2E_RECORD="+filepath.Join(r.dir, "record.json"), "JUDGE_API_KEY=k",
 		"RAY_ADDRESS="+foreignAddress, "RAY_AUTH_MODE=disabled", "RAY_AUTH_TOKEN="+foreignToken,
 	)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
