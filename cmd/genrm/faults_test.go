@@ -207,7 +207,7 @@ func (p *place) until(what string, ok func() bool) {
 			names, _ := filepath.Glob(filepath.Join(p.dir, "*.out"))
 			for _, n := range names {
 				text, _ := os.ReadFile(n)
-				fmt.Fprintf(&logs, "%s:\n%s\n", n, text)
+				fmt.Fprintf(&logs, "%s:\n%s\n", n, text[max(0, len(text)-4000):])
 			}
 			p.t.Fatalf("never: %s\n%s\n%s", what, strings.Join(p.left(), "\n"), logs.String())
 		}
@@ -872,15 +872,12 @@ func faultDiskFull(t *testing.T, f *faults) {
 		text, _ := os.ReadFile(names[0])
 		return string(text)
 	}
-	at := 0
-	p.until("the log stands still", func() bool {
+	p.until("the log stands still while the judge goes on", func() bool {
 		full() // what was freed meanwhile
-		before := len(logs("logs/quality-0.log"))
-		time.Sleep(200 * time.Millisecond)
-		at = count()
-		return len(logs("logs/quality-0.log")) == before
+		size, at := len(logs("logs/quality-0.log")), count()
+		p.until("the judge goes on", func() bool { return count() > at+20 })
+		return len(logs("logs/quality-0.log")) == size
 	})
-	p.until("the judge goes on", func() bool { return count() > at+20 })
 	// Room again: the log and the status say what is lost.
 	if err := errors.Join(filler.Close(), os.Remove(fill)); err != nil {
 		t.Fatal(err)
