@@ -120,7 +120,7 @@ type Liveness struct {
 // Defaults in seconds, which the schema states too.
 const (
 	readyTimeout  = 1800.0
-	readyInterval = 0.1
+	readyInterval = 0.05
 	readyProbe    = 120.0
 	liveInterval  = 10.0
 	liveProbe     = 60.0

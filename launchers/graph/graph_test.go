@@ -80,7 +80,7 @@ func describe(g *graph.Graph) string {
 	return b.String()
 }
 
-const gatewayLine = `gateway service/gateway ports=[gateway] ready=http:http://127.0.0.1:{port:gateway}/health,60,0.1,10,serve.gateway.readiness.timeout live=http://127.0.0.1:{port:gateway}/health,10,60,5,serve.gateway.liveness.failure_threshold stop=10
+const gatewayLine = `gateway service/gateway ports=[gateway] ready=http:http://127.0.0.1:{port:gateway}/health,60,0.05,10,serve.gateway.readiness.timeout live=http://127.0.0.1:{port:gateway}/health,10,60,5,serve.gateway.liveness.failure_threshold stop=10
 `
 
 func TestServe(t *testing.T) {
@@ -91,7 +91,7 @@ func TestServe(t *testing.T) {
 				near: {engine: "sim", constant: "1", stop_timeout: 2.5}
 			}
 			local: stop_timeout: 3`,
-			`near-0 service/engine ports=[http] ready=judge:http://{host:0}:{port:http},1800,0.1,120,serve.instances.near.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.near.liveness.failure_threshold stop=2.5
+			`near-0 service/engine ports=[http] ready=judge:http://{host:0}:{port:http},1800,0.05,120,serve.instances.near.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.near.liveness.failure_threshold stop=2.5
 ` + strings.Replace(gatewayLine, "stop=10", "stop=3", 1) + `far remote/remote after=[gateway] ready=remote:http://127.0.0.1:{port:gateway},60,1,30,serve.instances.far.base_url stop=0
 `},
 		{"replicas and GPUs; the user's times; a name that is no file name", `name: "x"
@@ -103,26 +103,26 @@ func TestServe(t *testing.T) {
 			}`,
 			`_q.1-0 service/engine gpus=[0 1] ports=[http vllm] ready=judge:http://{host:0}:{port:http},7,0.5,3,serve.instances."_q.1".readiness.timeout live=http://{host:0}:{port:http}/health,4,5,6,serve.instances."_q.1".liveness.failure_threshold stop=10
 _q.1-1 service/engine replica=1 rank=0 node=0 gpus=[2 3] ports=[http vllm] ready=judge:http://{host:0}:{port:http},7,0.5,3,serve.instances."_q.1".readiness.timeout live=http://{host:0}:{port:http}/health,4,5,6,serve.instances."_q.1".liveness.failure_threshold stop=10
-gateway service/gateway fixed=map[gateway:8088] ready=http:http://127.0.0.1:8088/health,60,0.1,10,serve.gateway.readiness.timeout live=http://127.0.0.1:8088/health,10,60,5,serve.gateway.liveness.failure_threshold stop=10
+gateway service/gateway fixed=map[gateway:8088] ready=http:http://127.0.0.1:8088/health,60,0.05,10,serve.gateway.readiness.timeout live=http://127.0.0.1:8088/health,10,60,5,serve.gateway.liveness.failure_threshold stop=10
 `},
 		{"IPv6", `name: "x"
 			serve: {
 				instances: a: {engine: "sim", constant: "1"}
 				gateway: {host: "::", api_key: env: "KEY"}
 			}`,
-			`a-0 service/engine ports=[http] ready=judge:http://{host:0}:{port:http},1800,0.1,120,serve.instances.a.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.a.liveness.failure_threshold stop=10
+			`a-0 service/engine ports=[http] ready=judge:http://{host:0}:{port:http},1800,0.05,120,serve.instances.a.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.a.liveness.failure_threshold stop=10
 ` + strings.ReplaceAll(gatewayLine, "127.0.0.1", "[::1]")},
 		{"SGLang over two nodes", "../../examples/serve-sglang-two-nodes",
-			`judge-0-0 service/engine gpus=[0 1 2 3 4 5 6 7] peers=[judge-0-0 judge-0-1] ports=[http nccl dist_init] ready=judge:http://{host:0}:{port:http},1800,0.1,120,serve.instances.judge.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.judge.liveness.failure_threshold stop=10
+			`judge-0-0 service/engine gpus=[0 1 2 3 4 5 6 7] peers=[judge-0-0 judge-0-1] ports=[http nccl dist_init] ready=judge:http://{host:0}:{port:http},1800,0.05,120,serve.instances.judge.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.judge.liveness.failure_threshold stop=10
 judge-0-1 service/engine replica=0 rank=1 node=1 gpus=[0 1 2 3 4 5 6 7] peers=[judge-0-0 judge-0-1] ports=[http nccl] stop=10
-gateway service/gateway fixed=map[gateway:8088] ready=http:http://127.0.0.1:8088/health,60,0.1,10,serve.gateway.readiness.timeout live=http://127.0.0.1:8088/health,10,60,5,serve.gateway.liveness.failure_threshold stop=10
+gateway service/gateway fixed=map[gateway:8088] ready=http:http://127.0.0.1:8088/health,60,0.05,10,serve.gateway.readiness.timeout live=http://127.0.0.1:8088/health,10,60,5,serve.gateway.liveness.failure_threshold stop=10
 `},
 		{"two vLLM replicas of two nodes", `name: "x"
 			serve: instances: big: {engine: "vllm", model_path: "a/b", num_gpus: 8, num_gpus_per_engine: 4}
 			cluster: {nodes: 4, gpus_per_node: 2}`,
-			`big-0-0 service/engine gpus=[0 1] peers=[big-0-0 big-0-1] ports=[http master vllm] ready=judge:http://{host:0}:{port:http},1800,0.1,120,serve.instances.big.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.big.liveness.failure_threshold stop=10
+			`big-0-0 service/engine gpus=[0 1] peers=[big-0-0 big-0-1] ports=[http master vllm] ready=judge:http://{host:0}:{port:http},1800,0.05,120,serve.instances.big.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.big.liveness.failure_threshold stop=10
 big-0-1 service/engine replica=0 rank=1 node=1 gpus=[0 1] peers=[big-0-0 big-0-1] ports=[vllm] stop=10
-big-1-0 service/engine replica=1 rank=0 node=2 gpus=[0 1] peers=[big-1-0 big-1-1] ports=[http master vllm] ready=judge:http://{host:0}:{port:http},1800,0.1,120,serve.instances.big.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.big.liveness.failure_threshold stop=10
+big-1-0 service/engine replica=1 rank=0 node=2 gpus=[0 1] peers=[big-1-0 big-1-1] ports=[http master vllm] ready=judge:http://{host:0}:{port:http},1800,0.05,120,serve.instances.big.readiness.timeout live=http://{host:0}:{port:http}/health,10,60,5,serve.instances.big.liveness.failure_threshold stop=10
 big-1-1 service/engine replica=1 rank=1 node=3 gpus=[0 1] peers=[big-1-0 big-1-1] ports=[vllm] stop=10
 ` + gatewayLine},
 	} {
@@ -138,7 +138,7 @@ big-1-1 service/engine replica=1 rank=1 node=3 gpus=[0 1] peers=[big-1-0 big-1-1
 func TestDriver(t *testing.T) {
 	for _, c := range []struct{ name, src, block, want string }{
 		{"relax", "../../examples/relax-colocated", "local",
-			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=10
+			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.05,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=10
 driver driver/driver gpus=[0 1 2 3 4 5 6 7] after=[ray-head] stop=10
 `},
 		{"relax, own Ray", `name: "x"
@@ -150,12 +150,12 @@ driver driver/driver gpus=[0 1 2 3 4 5 6 7] after=[ray-head] stop=10
 driver driver/driver gpus=[0 1] after=[ray-head] stop=4
 `},
 		{"relax over nodes", "../../examples/relax-397b-split", "slurm",
-			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,slurm.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,slurm.ray.liveness.failure_threshold stop=10
-ray-worker-1 service/ray-worker replica=0 rank=1 node=1 gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] after=[ray-head] ports=[node_manager object_manager agent agent_grpc runtime_env metrics workers] ready=ray:http://{host:0}:{port:dashboard}#2,300,0.1,10,slurm.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,slurm.ray.liveness.failure_threshold stop=10
+			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.05,120,slurm.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,slurm.ray.liveness.failure_threshold stop=10
+ray-worker-1 service/ray-worker replica=0 rank=1 node=1 gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] after=[ray-head] ports=[node_manager object_manager agent agent_grpc runtime_env metrics workers] ready=ray:http://{host:0}:{port:dashboard}#2,300,0.05,10,slurm.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,slurm.ray.liveness.failure_threshold stop=10
 driver driver/driver gpus=[0 1 2 3 4 5 6 7] peers=[ray-head ray-worker-1] after=[ray-head ray-worker-1] stop=10
 `},
 		{"gym", "../../examples/gym-genrm", "local",
-			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.1,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=10
+			`ray-head service/ray-head gpus=[0 1 2 3 4 5 6 7] ports=[gcs dashboard client node_manager object_manager agent agent_grpc runtime_env metrics workers autoscaler_metrics dashboard_metrics] ready=ray:http://{host:0}:{port:dashboard}#1,300,0.05,120,local.ray.readiness.timeout live=http://{host:0}:{port:dashboard},2,60,5,local.ray.liveness.failure_threshold stop=10
 driver driver/driver gpus=[0 1 2 3 4 5 6 7] after=[ray-head] stop=10
 `},
 	} {
