@@ -67,6 +67,9 @@ func TestFaults(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("what is left is looked for in /proc")
 	}
+	// Whoever runs the tests may ignore SIGHUP (nohup), and what is started would,
+	// too: a handler is not handed on.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	f := &faults{bin: shared(t)}
 	build := exec.Command("go", "build", "-o", f.bin, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
