@@ -62,7 +62,7 @@ func TestRehearsals(t *testing.T) {
 				if !strings.Contains(dir, "/site/") { // those import their profile
 					file = r.example(dir)
 				}
-				args := []string{"--rehearse"}
+				args := []string{"--rehearse", "--runs", r.runs()} // some name a folder of their site
 				if name != "" {
 					args = append(args, "--name", name)
 				}
@@ -387,7 +387,8 @@ func TestFromAnotherShell(t *testing.T) {
 func TestTwoJobsOnANode(t *testing.T) {
 	t.Parallel()
 	on(t, both, func(t *testing.T, r *rig) {
-		file := r.engine(4, `slurm: directives: nodelist: "node1"`)
+		// Before the jobs of other tests, which may wait for all of the node.
+		file := r.engine(4, `slurm: directives: {nodelist: "node1", nice: -1000}`)
 		for range 2 {
 			r.start("launch", file, "--target", "slurm").ends(0)
 		}
@@ -480,7 +481,7 @@ func TestRefusals(t *testing.T) {
 		{"constraint", `slurm: constraint: "nope"`, "experiment.cue:6:", "sbatch refuses --constraint=nope"},
 		{"reservation", `slurm: reservation: "nope"`, "experiment.cue:6:", "sbatch refuses --reservation=nope"},
 		{"mem", `slurm: mem: "1T"`, "experiment.cue:6:", "sbatch refuses --mem=1T"},
-		{"cpus", `slurm: cpus: 64`, "experiment.cue:6:", "sbatch refuses --cpus-per-task=64"},
+		{"cpus", `slurm: cpus: 256`, "experiment.cue:6:", "sbatch refuses --cpus-per-task=256"},
 		{"directive", `slurm: directives: nodelist: "node9"`, "experiment.cue:6:", "sbatch refuses --nodelist=node9"},
 		{"unknown directive", `slurm: directives: nosuch: "x"`, "experiment.cue:6:", "sbatch refuses --nosuch=x"},
 		{"pyxis", `slurm: container: image: "docker://x/y:1"`, "experiment.cue:", "this Slurm has no pyxis"},
