@@ -260,46 +260,40 @@ func (r *rig) inside(env []string, args ...string) *command {
 	return r.startIn(nil, append(append([]string{"env"}, env...), args...)...)
 }
 
-// The rest is done to the cluster as a whole: nothing else runs beside it.
+// The rest is done to the cluster as a whole: nothing else runs there beside it.
 
 // A node goes down in mid-run: the job runs again under the same run, whose first
 // attempt can still be read.
 func TestNodeDown(t *testing.T) {
-	for _, v := range both {
-		t.Run(v, func(t *testing.T) {
-			r := newRig(t, v)
-			l := r.launch(r.relax("wait", `slurm: {requeue: true, directives: nodelist: "node2"}`))
-			r.untilReady()
-			r.until("recorded", func() bool { _, err := r.recordOf(filepath.Base(r.folder()), "driver", 1); return err == nil })
-			r.file("end", "0") // of the next attempt
-			r.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
-			l.awaits("pending: ")
-			if s := r.status(); s.State != "pending" || s.Attempt != 2 || s.ExitCode != nil {
-				t.Errorf("requeued: %+v", s)
+	on(t, both, func(t *testing.T, r *rig) {
+		l := r.launch(r.relax("wait", `slurm: {requeue: true, directives: nodelist: "node2"}`))
+		r.untilReady()
+		r.until("recorded", func() bool { _, err := r.recordOf(filepath.Base(r.folder()), "driver", 1); return err == nil })
+		r.file("end", "0") // of the next attempt
+		r.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+		r.until("pending again", func() bool { s := r.status(); return s.State == "pending" && s.Attempt == 2 && s.ExitCode == nil })
+		gone(r)
+		back(r)
+		r.run("scontrol", "update", "jobid="+r.job(), "starttime=now") // instead of two minutes later
+		l.ends(0)
+		s := r.checkEnd("succeeded", 0, "COMPLETED 0:0")
+		if s.Attempt != 2 {
+			t.Errorf("attempt %d, want 2", s.Attempt)
+		}
+		if n := len(r.folders()); n != 1 {
+			t.Errorf("%d runs", n)
+		}
+		driver := r.run("genrm", "logs", "--process", "driver", "--lines=-1")
+		for _, want := range []string{"driver of attempt 1 recorded", "checkpoint saved", "driver of attempt 2 recorded"} {
+			if !strings.Contains(driver, want) {
+				t.Errorf("the driver's log has no %q:\n%s", want, driver)
 			}
-			gone(r)
-			back(r)
-			r.run("scontrol", "update", "jobid="+r.job(), "starttime=now") // instead of two minutes later
-			l.ends(0)
-			s := r.checkEnd("succeeded", 0, "COMPLETED 0:0")
-			if s.Attempt != 2 {
-				t.Errorf("attempt %d, want 2", s.Attempt)
-			}
-			if n := len(r.folders()); n != 1 {
-				t.Errorf("%d runs", n)
-			}
-			driver := r.run("genrm", "logs", "--process", "driver", "--lines=-1")
-			for _, want := range []string{"driver of attempt 1 recorded", "checkpoint saved", "driver of attempt 2 recorded"} {
-				if !strings.Contains(driver, want) {
-					t.Errorf("the driver's log has no %q:\n%s", want, driver)
-				}
-			}
-			if job := r.run("genrm", "logs", "--process", "job", "--lines=-1"); strings.Count(job, "run.starting") != 2 {
-				t.Errorf("the job's log has not both attempts:\n%s", job)
-			}
-			r.record("driver", 2)
-		})
-	}
+		}
+		if job := r.run("genrm", "logs", "--process", "job", "--lines=-1"); strings.Count(job, "run.starting") != 2 {
+			t.Errorf("the job's log has not both attempts:\n%s", job)
+		}
+		r.record("driver", 2)
+	})
 }
 
 // gone waits until nothing of the job is on its node: Slurm's own process of a
@@ -307,10 +301,12 @@ func TestNodeDown(t *testing.T) {
 // before that, or the controller goes away, Slurm drains the node.
 func gone(r *rig) {
 	r.t.Helper()
-	step := "slurmstepd: [" + r.job() + "."
-	r.until("gone from the node", func() bool {
-		return len(r.alive()) == 0 && !slices.ContainsFunc(processes(), func(p process) bool { return strings.HasPrefix(p.command, step) })
-	})
+	cluster := filepath.Join(os.Getenv("GENRM_SLURM_RIG"), r.version) + "/"
+	step := func(p process) bool {
+		folder, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid)) // that of its slurmd; "" for one that has just ended
+		return strings.HasPrefix(p.command, "slurmstepd: ["+r.job()+".") && strings.HasPrefix(folder, cluster)
+	}
+	r.until("gone from the node", func() bool { return len(r.alive()) == 0 && !slices.ContainsFunc(processes(), step) })
 }
 
 // back waits until the node that was down is there again, which the rig's does by
@@ -324,44 +320,42 @@ func back(r *rig) {
 
 // Without a requeue it is the end, which is told as that.
 func TestNodeDownForGood(t *testing.T) {
-	r := newRig(t, "22")
-	l := r.launch(r.relax("wait", `slurm: {requeue: false, directives: nodelist: "node2"}`))
-	r.untilReady()
-	r.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
-	l.wait()
-	l.says("a node failed")
-	gone(r)
-	if s := r.status(); s.State != "failed" || s.JobState != "NODE_FAIL" || s.ExitCode == nil || *s.ExitCode == 0 || !strings.Contains(s.Reason, "a node failed") {
-		t.Errorf("%+v", s)
-	}
-	r.checkGone()
-	back(r)
+	on(t, both, func(t *testing.T, r *rig) {
+		l := r.launch(r.relax("wait", `slurm: {requeue: false, directives: nodelist: "node2"}`))
+		r.untilReady()
+		r.run("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+		l.wait()
+		l.says("a node failed")
+		gone(r)
+		if s := r.status(); s.State != "failed" || s.JobState != "NODE_FAIL" || s.ExitCode == nil || *s.ExitCode == 0 || !strings.Contains(s.Reason, "a node failed") {
+			t.Errorf("%+v", s)
+		}
+		r.checkGone()
+		back(r)
+	})
 }
 
 // The controller goes away while a launch follows its job, and comes back.
 func TestControllerRestarts(t *testing.T) {
-	for _, v := range both {
-		t.Run(v, func(t *testing.T) {
-			r := newRig(t, v)
-			l := r.launch(r.serve(""))
-			l.awaits("ready in ")
-			controller(t, "stop", v)
-			up := false
-			defer func() {
-				if !up {
-					controller(t, "start", v)
-				}
-			}()
-			l.awaits("Slurm does not answer")
-			r.ask(r.endpoints())
-			controller(t, "start", v)
-			up = true
-			l.awaits("Slurm answers again")
-			r.run("genrm", "stop")
-			l.ends(0, "stopped")
-			r.checkEnd("stopped", 0, "COMPLETED 0:0")
-		})
-	}
+	on(t, both, func(t *testing.T, r *rig) {
+		l := r.launch(r.serve(""))
+		l.awaits("ready in ")
+		controller(t, "stop", r.version)
+		up := false
+		defer func() {
+			if !up {
+				controller(t, "start", r.version)
+			}
+		}()
+		l.awaits("Slurm does not answer")
+		r.ask(r.endpoints())
+		controller(t, "start", r.version)
+		up = true
+		l.awaits("Slurm answers again")
+		r.run("genrm", "stop")
+		l.ends(0, "stopped")
+		r.checkEnd("stopped", 0, "COMPLETED 0:0")
+	})
 }
 
 func controller(t *testing.T, verb, version string) {
