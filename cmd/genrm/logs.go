@@ -27,7 +27,7 @@ Examples:
 
   genrm logs
   genrm logs -f --process safety-0
-  genrm logs quickstart-2026 -n -1
+  genrm logs quickstart-2026 --lines=-1
 
 Exit status: 1 no such run or process.`
 }
