@@ -878,7 +878,7 @@ func faultDiskFull(t *testing.T, f *faults) {
 	p.until("the log stands still while the judge goes on", func() bool {
 		full() // what was freed meanwhile
 		size, at := len(logs("logs/quality-0.log")), count()
-		p.until("the judge goes on", func() bool { return count() > at+20 })
+		p.until("the judge goes on", func() bool { return count() > at+200 }) // not just a supervisor that had no turn
 		return len(logs("logs/quality-0.log")) == size
 	})
 	// Room again: the log and the status say what is lost.
