@@ -284,10 +284,10 @@ ray.init()
 
 @ray.remote(num_gpus=2)
 def look():
-    return socket.gethostname(), sorted(ray.get_gpu_ids())
+    return {"host": socket.gethostname(), "gpus": sorted(str(i) for i in ray.get_gpu_ids())}
 
 nodes = [n for n in ray.nodes() if n["Alive"]]
-print(json.dumps({"nodes": len(nodes), "gpus": ray.cluster_resources()["GPU"], "tasks": sorted(ray.get([look.remote(), look.remote()]))}))
+print(json.dumps({"nodes": len(nodes), "gpus": ray.cluster_resources()["GPU"], "tasks": sorted(ray.get([look.remote(), look.remote()]), key=lambda t: t["host"])}))
 `)
 		file := r.relax("", `
 cluster: {nodes: 2, gpus_per_node: 2}
@@ -300,9 +300,23 @@ slurm: ray: {num_cpus: 1, object_store_memory: 100_000_000}
 		r.file("experiment.cue", strings.NewReplacer("cluster: {nodes: 1, gpus_per_node: 2}", "", "actor: [1, 2], rollout: [1, 1], genrm: [1, 1]", "actor: [1, 4], rollout: [1, 2], genrm: [1, 2]").Replace(string(text)))
 		r.launch(file, between(t)...).ends(0)
 		r.checkEnd("succeeded", 0, "COMPLETED 0:0")
-		want := `{"nodes": 2, "gpus": 4.0, "tasks": [["node1", [0, 1]], ["node2", [0, 1]]]}`
-		if log := r.run("genrm", "logs", "--process", "driver"); !strings.Contains(log, want) {
-			t.Errorf("the driver counted\n%s", log)
+		var counted struct {
+			Nodes int
+			GPUs  float64
+			Tasks []struct {
+				Host string
+				GPUs []string
+			}
+		}
+		log := strings.Split(strings.TrimSpace(r.run("genrm", "logs", "--process", "driver")), "\n")
+		if err := json.Unmarshal([]byte(log[len(log)-1]), &counted); err != nil || counted.Nodes != 2 || counted.GPUs != 4 || len(counted.Tasks) != 2 {
+			t.Fatalf("%v: the driver counted %+v\n%s", err, counted, strings.Join(log, "\n"))
+		}
+		for i, name := range []string{"ray-head", "ray-worker-1"} {
+			// A share that Slurm gave: any two of the node's.
+			if got, want := counted.Tasks[i], r.status().process(t, name).GPUs; got.Host != fmt.Sprintf("node%d", i+1) || !slices.Equal(got.GPUs, want) || len(want) != 2 {
+				t.Errorf("a task on %s has GPUs %q, %s has %q", got.Host, got.GPUs, name, want)
+			}
 		}
 		for _, p := range r.status().Processes {
 			for _, a := range p.Argv {
@@ -484,7 +498,6 @@ func TestRefusals(t *testing.T) {
 		{"cpus", `slurm: cpus: 256`, "experiment.cue:6:", "sbatch refuses --cpus-per-task=256"},
 		{"directive", `slurm: directives: nodelist: "node9"`, "experiment.cue:6:", "sbatch refuses --nodelist=node9"},
 		{"unknown directive", `slurm: directives: nosuch: "x"`, "experiment.cue:6:", "sbatch refuses --nosuch=x"},
-		{"pyxis", `slurm: container: image: "docker://x/y:1"`, "experiment.cue:", "this Slurm has no pyxis"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -496,6 +509,13 @@ func TestRefusals(t *testing.T) {
 			})
 		})
 	}
+	t.Run("pyxis", func(t *testing.T) { // an option of srun: the job finds out
+		t.Parallel()
+		on(t, both, func(t *testing.T, r *rig) {
+			r.launch(r.serve(`slurm: container: image: "docker://x/y:1"`)).ends(3, "before the run began", "unrecognized option '--container-image")
+			r.checkEnd("failed", 3, "FAILED 255:0")
+		})
+	})
 	t.Run("GPUs", func(t *testing.T) {
 		t.Parallel()
 		on(t, both, func(t *testing.T, r *rig) {

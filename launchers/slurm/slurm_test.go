@@ -124,7 +124,7 @@ func TestRefusal(t *testing.T) {
 	for said, want := range map[string]string{
 		"sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed: Invalid partition name specified": "slurm.partition",
 		"sbatch: error: Invalid --time specification":                                                                                                         "slurm.time",
-		"sbatch: error: Batch job submission failed: Requested node configuration is not available":                                                           "slurm",
+		"sbatch: error: Batch job submission failed: Requested node configuration is not available":                                                           "cluster.gpus_per_node",
 		"sbatch: error: Batch job submission failed: Invalid feature specification":                                                                           "slurm.constraint",
 		"sbatch: error: Batch job submission failed: Requested reservation is invalid":                                                                        "slurm.reservation",
 		"sbatch: error: Memory specification can not be satisfied\nsbatch: error: Batch job submission failed: Requested node configuration is not available": "slurm.mem",

@@ -192,7 +192,29 @@ func Status(ctx context.Context, run *rundir.Run, env []string) (*rundir.Status,
 		return own, err
 	}
 	merge(own, r, job.ID, ended)
+	if own.State == rundir.Failed && !run.HasStatus() { // it never began: only its job's log can tell why
+		code := 3
+		own.ExitCode = &code
+		if last := lastLog(run); last != "" {
+			own.Reason += ", before the run began:" + last
+		}
+	}
 	return own, nil
+}
+
+// lastLog is the end of the log of a run's job, indented.
+func lastLog(run *rundir.Run) string {
+	t, err := rundir.NewTail(run.LogPath("job"), 5)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = t.Close() }() // only read
+	lines, _ := t.Lines(true)        // what could be read
+	var b strings.Builder
+	for _, l := range lines {
+		b.WriteString("\n  | " + l)
+	}
+	return b.String()
 }
 
 // recordGrace is how long a job that was just submitted, or requeued, may be

@@ -174,6 +174,7 @@ var causes = []struct {
 	{regexp.MustCompile(`(?i)CPU count per node`), []string{"cpus-per-task"}, "sinfo -o '%N %c' lists the nodes' cores"},
 	{regexp.MustCompile(`(?i)invalid generic resource`), []string{"gres", "gpus-per-node"}, "sinfo -o '%N %G' lists the nodes' GPUs"},
 	{regexp.MustCompile(`(?i)node count`), []string{"nodes"}, "sinfo lists the nodes"},
+	{regexp.MustCompile(`(?i)invalid node name`), []string{"nodelist", "exclude"}, "sinfo lists the nodes"},
 	{regexp.MustCompile(`(?i)node configuration is not available`), []string{"gpus-per-node", "gres", "nodes"}, "sinfo -o '%N %c %m %G' lists the nodes' cores, memory and GPUs; gpu_request: \"gres\" is what some clusters want"},
 	{regexp.MustCompile(`(?i)invalid --signal`), []string{"signal"}, "man sbatch tells the forms"},
 }
@@ -217,7 +218,10 @@ func refusal(p *plan.Plan, stderr string, err error) error {
 	at, summary := "slurm", "sbatch refuses the job: "+lastLine(said)
 	if by != nil {
 		summary = fmt.Sprintf("sbatch refuses %s: %s", by, lastLine(said))
-		if at = by.Field; !p.Positions[at].IsValid() {
+		if at = by.Field; !p.Positions[at].IsValid() && (by.Name == "gpus-per-node" || by.Name == "gres") {
+			at = "cluster.gpus_per_node"
+		}
+		if !p.Positions[at].IsValid() {
 			at = "slurm"
 		}
 	}
