@@ -278,7 +278,10 @@ func (p *prober) watch(ctx context.Context, pr *graph.Process, address string) e
 		case pr.Ready != nil && pr.Ready.Probe == graph.ProbeRay:
 			err = p.nodes(probe, address, pr.Ready.Nodes)
 		case pr.Ready != nil && pr.Ready.Probe == graph.ProbeRun:
-			err = runReady(address)
+			if err := runReady(address); err != nil && ctx.Err() == nil {
+				cancel()
+				return err
+			}
 		default:
 			err = p.get(probe, address, nil)
 		}
