@@ -27,6 +27,7 @@ type launchCmd struct {
 	DryRun      bool   `help:"Check this machine and show what would be started; start and write nothing."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
 	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
+	Judges      string `placeholder:"RUN|PATH" help:"For relax and gym: judges that the driver asks, told to it as GENRM_JUDGES_URL. A run; on target slurm also a serve experiment, which then starts and ends with this one in a heterogeneous job."`
 	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
@@ -99,7 +100,11 @@ func (c *launchCmd) local(a *app, p *plan.Plan) error {
 	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
 		root = stated
 	}
-	prepared, found, err := local.Prepare(a.ctx, local.Options{Plan: p, Rehearse: c.Rehearse, Root: root, WorkDir: cwd, Env: a.env, Version: version()})
+	judges, err := c.judges(a)
+	if err != nil {
+		return err
+	}
+	prepared, found, err := local.Prepare(a.ctx, local.Options{Plan: p, Judges: judges, Rehearse: c.Rehearse, Root: root, WorkDir: cwd, Env: a.env, Version: version()})
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
+	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers"
 	"genrm.dev/genrm/launchers/graph"
 	"genrm.dev/genrm/launchers/rundir"
 	"genrm.dev/genrm/launchers/slurm"
@@ -57,9 +61,24 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 		_, err = fmt.Fprintln(a.stdout, answer)
 		return err
 	}
-	run, job, found, err := slurm.Launch(a.ctx, o)
-	if err != nil {
-		return targetError{err}
+	var run, beside *rundir.Run
+	var job *slurm.Job
+	var found diag.List
+	if c.judgesPath() {
+		judges, err := c.judgesPlan(a)
+		if err != nil {
+			return err
+		}
+		if run, beside, job, found, err = slurm.LaunchBeside(a.ctx, o, judges); err != nil {
+			return targetError{err}
+		}
+	} else {
+		if o.Judges, err = c.judges(a); err != nil {
+			return err
+		}
+		if run, job, found, err = slurm.Launch(a.ctx, o); err != nil {
+			return targetError{err}
+		}
 	}
 	if err := a.print(found); err != nil {
 		return err
@@ -67,8 +86,16 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 	if found.HasErrors() {
 		return exitStatus(exitTarget)
 	}
-	if err := run.Link(known); err != nil {
-		fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
+	for _, r := range []*rundir.Run{beside, run} { // the run last: @last
+		if r == nil {
+			continue
+		}
+		if err := r.Link(known); err != nil {
+			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
+		}
+	}
+	if beside != nil {
+		fmt.Fprintf(a.stderr, "judges: run %s\n", beside.ID)
 	}
 	if !c.Wait && !c.Follow {
 		if c.Output == "json" {
@@ -82,6 +109,43 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 		return nil
 	}
 	return c.followJob(a, run, job)
+}
+
+// judgesPath reports whether --judges names an experiment, not a run.
+func (c *launchCmd) judgesPath() bool { return strings.HasSuffix(c.Judges, ".cue") || isDir(c.Judges) }
+
+// judges are those of the run that --judges names, or nil.
+func (c *launchCmd) judges(a *app) (*graph.Judges, error) {
+	if c.Judges == "" {
+		return nil, nil
+	}
+	if c.judgesPath() {
+		return nil, usagef("on target local --judges wants a run: launch %s first, and give its id", c.Judges)
+	}
+	root, err := c.root(a)
+	if err != nil {
+		return nil, err
+	}
+	run, err := rundir.Find(root, c.Judges)
+	if err != nil {
+		return nil, err
+	}
+	if run.Workload != string(plan.Serve) {
+		return nil, fmt.Errorf("%s is a %s run and serves no judges", run.ID, run.Workload)
+	}
+	return &graph.Judges{RunID: run.ID, Dir: run.Dir}, nil
+}
+
+// judgesPlan compiles the serve experiment that --judges names.
+func (c *launchCmd) judgesPlan(a *app) (*plan.Plan, error) {
+	plans, err := a.accepted(compiler.Compile([]string{c.Judges}, compiler.Options{Target: plan.Slurm, Strict: c.Strict, Checks: launchers.Checkers()}), false)
+	if err != nil {
+		return nil, err
+	}
+	if len(plans) != 1 || plans[0].Workload != plan.Serve {
+		return nil, usagef("--judges wants one serve experiment, and %s has something else", c.Judges)
+	}
+	return plans[0], nil
 }
 
 // array submits the variants of a sweep.

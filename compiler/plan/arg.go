@@ -16,6 +16,7 @@ import (
 //	{rank}          node rank of the process
 //	{job_id}        the scheduler's id
 //	{run_dir}       the run directory
+//	{judges_url}    address of the gateway of the judges' run that stands beside
 //	{cpus}          CPU cores that the run may use on the node
 //	{path:PURPOSE}  a short-lived folder of the run on the node, such as ray
 //	{file:NAME}     path of an emitted artifact, as its process sees it
@@ -26,7 +27,7 @@ import (
 // byte for byte, whatever it holds.
 type Arg string
 
-var placeholder = regexp.MustCompile(`\{(port:[a-z0-9_]+|host:[0-9]+|upstreams|rank|job_id|run_dir|cpus|path:[a-z0-9_]+|file:[A-Za-z0-9._-]+|secret:(?:env|file):[^{}]+|brace)\}`)
+var placeholder = regexp.MustCompile(`\{(port:[a-z0-9_]+|host:[0-9]+|upstreams|rank|job_id|run_dir|judges_url|cpus|path:[a-z0-9_]+|file:[A-Za-z0-9._-]+|secret:(?:env|file):[^{}]+|brace)\}`)
 
 // Lit returns text that no launcher replaces.
 func Lit(s string) Arg {
@@ -59,6 +60,9 @@ func Rank() Arg { return "{rank}" }
 
 // File is the placeholder of the path of the plan's artifact with that name.
 func File(name string) Arg { return Arg("{file:" + name + "}") }
+
+// JudgesURL is the placeholder of the gateway of the judges that stand beside.
+func JudgesURL() Arg { return "{judges_url}" }
 
 // CPUs is the placeholder of the cores that the run may use on the node.
 func CPUs() Arg { return "{cpus}" }

@@ -48,8 +48,17 @@ type Graph struct {
 	Nodes         int           `json:"nodes"`
 	Rehearsal     bool          `json:"rehearsal,omitempty"` // every engine is a simulator
 	FailurePolicy string        `json:"failure_policy,omitempty"`
+	Judges        *Judges       `json:"judges,omitempty"`
 	Log           Log           `json:"log"`
 	Processes     []*Process    `json:"processes"`
+}
+
+// Judges are those of another run, which stand beside a training run: its driver
+// starts when they are ready, is told where they are, and does not outlive them.
+type Judges struct {
+	RunID string `json:"run_id"`
+	Dir   string `json:"dir"`  // of their run, as the nodes see it
+	Stop  bool   `json:"stop"` // they end with this run
 }
 
 // Log says how much of a process's output is kept.
@@ -93,6 +102,7 @@ const (
 	ProbeHTTP   Probe = "http"   // GET URL is 200
 	ProbeRay    Probe = "ray"    // the head answers, and Nodes nodes are alive
 	ProbeRemote Probe = "remote" // the gateway reaches the endpoint
+	ProbeRun    Probe = "run"    // the run in the folder URL is ready
 )
 
 // Ready says when a process counts as ready.
@@ -132,8 +142,9 @@ const (
 
 // Options is what a target adds to a plan.
 type Options struct {
-	Block    string // name of the target's block: local or slurm
-	Rehearse bool   // replace every engine by a simulator
+	Block    string  // name of the target's block: local or slurm
+	Rehearse bool    // replace every engine by a simulator
+	Judges   *Judges // those that stand beside a training run; nil for none
 }
 
 // Build makes the graph of a plan. It fails for a plan without a command, and
@@ -151,12 +162,17 @@ func Build(p *plan.Plan, o Options) (*Graph, error) {
 	}
 	stop := number(settings.Field("stop_timeout"), stopTimeout)
 	switch {
+	case p.Workload == plan.Serve && o.Judges != nil:
+		return nil, fmt.Errorf("%s has no driver that could ask other judges", p.Name)
 	case p.Workload == plan.Serve:
 		g.serve(p, stop)
 	default:
 		if err := g.ray(p, settings, o.Block, stop); err != nil {
 			return nil, err
 		}
+	}
+	if o.Judges != nil {
+		g.beside(o.Judges, o.Block)
 	}
 	return g, g.unique()
 }
@@ -172,6 +188,30 @@ func (g *Graph) unique() error {
 		seen[p.Name] = true
 	}
 	return nil
+}
+
+// Variables by which a driver finds the judges that stand beside.
+const (
+	JudgesURL       = "GENRM_JUDGES_URL"       // of their gateway
+	JudgesEndpoints = "GENRM_JUDGES_ENDPOINTS" // path of their endpoints.json
+)
+
+// beside lets the driver come after the judges of another run, and end with them.
+func (g *Graph) beside(j *Judges, block string) {
+	g.Judges = j
+	dir := plan.Lit(j.Dir)
+	judges := &Process{Name: "judges", Kind: Remote, Role: Endpoint, Ready: &Ready{Probe: ProbeRun, URL: dir, Timeout: readyTimeout, Interval: 0.25, ProbeTimeout: 10, Field: block},
+		Live: &Liveness{URL: dir, Interval: 1, ProbeTimeout: 10, FailureThreshold: 1, Field: block}}
+	for _, p := range g.Processes {
+		if p.Kind != Driver {
+			continue
+		}
+		p.After = append(slices.Clone(p.After), judges.Name)
+		p.Env = append(plan.Env(nil), p.Env...)
+		setDefault(&p.Env, JudgesURL, plan.JudgesURL())
+		setDefault(&p.Env, JudgesEndpoints, dir+"/endpoints.json")
+	}
+	g.Processes = append([]*Process{judges}, g.Processes...)
 }
 
 func integer(v *tree.Value, otherwise int) int {
@@ -385,6 +425,7 @@ type Context struct {
 	Artifacts string // folder of artifacts as the process sees it
 	Binary    string // genrm itself
 	JobID     string
+	Judges    func() (string, error)                  // address of the judges that stand beside
 	Secret    func(kind, name string) (string, error) // kind is env or file
 }
 
@@ -455,6 +496,11 @@ func (g *Graph) fill(p *Process, a plan.Arg, c Context) (string, error) {
 			return c.JobID, nil
 		case "run_dir":
 			return c.RunDir, nil
+		case "judges_url":
+			if c.Judges == nil {
+				return "", fmt.Errorf("no judges stand beside")
+			}
+			return c.Judges()
 		case "cpus":
 			return strconv.Itoa(max(1, c.Bindings[p.Node].CPUs)), nil
 		case "path":

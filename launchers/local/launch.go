@@ -26,11 +26,12 @@ import (
 // Options is what a launch is told.
 type Options struct {
 	Plan     *plan.Plan
-	Rehearse bool     // judges are simulators, and no driver is started
-	Root     string   // of runs
-	WorkDir  string   // where relative paths of commands begin
-	Env      []string // of the processes, under what the plan says
-	Version  string   // of genrm
+	Rehearse bool          // judges are simulators, and no driver is started
+	Root     string        // of runs
+	WorkDir  string        // where relative paths of commands begin
+	Env      []string      // of the processes, under what the plan says
+	Version  string        // of genrm
+	Judges   *graph.Judges // of another run, which the driver asks; nil for none
 }
 
 // Prepared is a run that could start here.
@@ -52,7 +53,7 @@ func Prepare(ctx context.Context, o Options) (*Prepared, diag.List, error) {
 			return nil, nil, err
 		}
 	}
-	g, err := graph.Build(p.plan, graph.Options{Block: "local", Rehearse: o.Rehearse})
+	g, err := graph.Build(p.plan, graph.Options{Block: "local", Rehearse: o.Rehearse, Judges: o.Judges})
 	if err != nil {
 		return nil, nil, err
 	}

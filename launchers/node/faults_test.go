@@ -538,3 +538,61 @@ func TestLaterAttempt(t *testing.T) {
 		t.Errorf("%+v %v", st, err)
 	}
 }
+
+// A driver comes after the judges of another run, is told where they are, and
+// does not outlive them; they end with it when they were started for it.
+func TestJudgesBeside(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		end    rundir.State // of the judges, once the driver runs
+		driver string
+		state  rundir.State
+		code   int
+		reason string
+	}{
+		{"driver ends", rundir.Ready, `echo "$GENRM_JUDGES_URL" >asked; exit 4`, rundir.Failed, 4, "the driver ended with status 4"},
+		{"judges end", rundir.Failed, `echo "$GENRM_JUDGES_URL" >asked; sleep "$LONG"`, rundir.Failed, ExitService, "judges: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			judges, err := rundir.Create(filepath.Join(r.dir, "judges"), rundir.Info{ID: "judges-1"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			status := func(s rundir.State) {
+				if err := judges.WriteStatus(&rundir.Status{RunID: judges.ID, State: s, Processes: []rundir.Process{}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			status(rundir.Starting)
+			if err := judges.Write(rundir.EndpointsFile, rundir.Endpoints{Gateway: rundir.Gateway{URL: "http://there:1"}}); err != nil {
+				t.Fatal(err)
+			}
+			r.judges = &graph.Judges{RunID: judges.ID, Dir: judges.Dir, Stop: true}
+			beside := &graph.Process{Name: "judges", Kind: graph.Remote, Role: graph.Endpoint,
+				Ready: &graph.Ready{Probe: graph.ProbeRun, URL: plan.Lit(judges.Dir), Timeout: 50, Interval: 0.02, ProbeTimeout: 5},
+				Live:  &graph.Liveness{URL: plan.Lit(judges.Dir), Interval: 0.1, ProbeTimeout: 5, FailureThreshold: 1}}
+			d := driver(c.driver)
+			d.Env.Set(graph.JudgesURL, plan.EnvValue{Text: plan.JudgesURL()})
+			r.start(beside, d)
+			r.until("the judges are awaited", func() bool {
+				ps := r.status().Processes
+				return len(ps) > 0 && strings.Contains(ps[0].Awaits, "judges-1 is starting")
+			})
+			if _, err := os.Stat(filepath.Join(r.dir, "asked")); err == nil {
+				t.Error("the driver did not wait")
+			}
+			status(rundir.Ready)
+			r.until("the driver asks", func() bool {
+				text, _ := os.ReadFile(filepath.Join(r.dir, "asked"))
+				return string(text) == "http://there:1\n"
+			})
+			status(c.end)
+			r.ends(c.state, c.code, c.reason)
+			if by, ok := judges.StopRequested(); !ok || by.By != "run "+r.run.ID {
+				t.Errorf("the judges were not asked to end: %+v", by)
+			}
+		})
+	}
+}

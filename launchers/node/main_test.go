@@ -165,15 +165,16 @@ var unique atomic.Int64
 
 // rig is a run with its guard.
 type rig struct {
-	t    *testing.T
-	run  *rundir.Run
-	long string // sleep $long lasts, and is found by this number
-	dir  string // for files of the test
-	env  []string
-	cmd  *exec.Cmd
-	own  io.Closer // the launcher's end of the leash
-	log  *os.File
-	done chan struct{}
+	judges *graph.Judges // beside the run
+	t      *testing.T
+	run    *rundir.Run
+	long   string // sleep $long lasts, and is found by this number
+	dir    string // for files of the test
+	env    []string
+	cmd    *exec.Cmd
+	own    io.Closer // the launcher's end of the leash
+	log    *os.File
+	done   chan struct{}
 }
 
 func newRig(t *testing.T) *rig {
@@ -219,7 +220,7 @@ func (r *rig) create(processes ...*graph.Process) {
 			}
 		}
 	}
-	g := graph.Graph{Name: "faults", Workload: plan.Gym, Nodes: 1, Log: graph.Log{MaxMiB: 1, Keep: 2}, Processes: processes}
+	g := graph.Graph{Name: "faults", Workload: plan.Gym, Nodes: 1, Log: graph.Log{MaxMiB: 1, Keep: 2}, Judges: r.judges, Processes: processes}
 	text, err := rundir.Text(g)
 	if err != nil {
 		r.t.Fatal(err)

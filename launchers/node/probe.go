@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/launchers/graph"
+	"genrm.dev/genrm/launchers/rundir"
 )
 
 // prober asks processes how they are. It uses no proxy and keeps no connection.
@@ -44,8 +45,28 @@ func (p *prober) ready(ctx context.Context, pr *graph.Process, base string) erro
 		return p.nodes(ctx, base, pr.Ready.Nodes)
 	case graph.ProbeRemote:
 		return p.remote(ctx, base, pr.RouteKey)
+	case graph.ProbeRun:
+		return runReady(base)
 	}
 	return p.get(ctx, base, nil)
+}
+
+// runReady wants another run to be ready.
+func runReady(dir string) error {
+	run, err := rundir.Open(dir)
+	if err != nil {
+		return err
+	}
+	st, err := run.Status()
+	switch {
+	case err != nil:
+		return err
+	case st.State == rundir.Ready:
+		return nil
+	case st.State.Ended():
+		return refused{fmt.Sprintf("run %s has ended: %s", run.ID, st.State)}
+	}
+	return fmt.Errorf("run %s is %s", run.ID, st.State)
 }
 
 // get wants status 200, and decodes the answer into v unless that is nil.
@@ -253,9 +274,15 @@ func (p *prober) watch(ctx context.Context, pr *graph.Process, address string) e
 		}
 		probe, cancel := context.WithTimeout(ctx, seconds(l.ProbeTimeout))
 		var err error
-		if pr.Ready != nil && pr.Ready.Probe == graph.ProbeRay {
+		switch {
+		case pr.Ready != nil && pr.Ready.Probe == graph.ProbeRay:
 			err = p.nodes(probe, address, pr.Ready.Nodes)
-		} else {
+		case pr.Ready != nil && pr.Ready.Probe == graph.ProbeRun:
+			if err := runReady(address); err != nil && ctx.Err() == nil {
+				cancel()
+				return err
+			}
+		default:
 			err = p.get(probe, address, nil)
 		}
 		cancel()

@@ -160,6 +160,7 @@ func Supervise(o Options) (int, error) {
 	cancel()
 	s.sweep()
 	s.lastOutput()
+	s.releaseJudges()
 	s.finish()
 	s.held.Close()
 	s.heard()
@@ -482,7 +483,7 @@ func (s *supervisor) secret(kind, name string) (string, error) {
 }
 
 func (s *supervisor) context(secret func(kind, name string) (string, error)) graph.Context {
-	return graph.Context{Bindings: s.bindings, RunDir: s.Run.Dir, Artifacts: s.Run.Path(rundir.Artifacts), Binary: s.Run.Binary, JobID: s.JobID, Secret: secret}
+	return graph.Context{Bindings: s.bindings, RunDir: s.Run.Dir, Artifacts: s.Run.Path(rundir.Artifacts), Binary: s.Run.Binary, JobID: s.JobID, Secret: secret, Judges: s.judgesURL}
 }
 
 func (s *supervisor) start(t *task) {
@@ -500,6 +501,36 @@ func (s *supervisor) start(t *task) {
 	}
 	s.event("process.starting", t, "")
 	s.await(t)
+}
+
+// judgesURL is where the judges that stand beside are asked.
+func (s *supervisor) judgesURL() (string, error) {
+	if s.graph.Judges == nil {
+		return "", errors.New("no judges stand beside")
+	}
+	run, err := rundir.Open(s.graph.Judges.Dir)
+	if err != nil {
+		return "", err
+	}
+	var e rundir.Endpoints
+	if err := run.Read(rundir.EndpointsFile, &e); err != nil {
+		return "", err
+	}
+	return e.Gateway.URL, nil
+}
+
+// releaseJudges ends the judges that were started for this run alone.
+func (s *supervisor) releaseJudges() {
+	if s.graph == nil || s.graph.Judges == nil || !s.graph.Judges.Stop || !s.lead || s.old {
+		return
+	}
+	run, err := rundir.Open(s.graph.Judges.Dir)
+	if err == nil {
+		err = run.RequestStop("run " + s.Run.ID)
+	}
+	if err != nil {
+		s.say("the judges beside could not be asked to end: %v", err)
+	}
 }
 
 // spawn starts the process in a session of its own.

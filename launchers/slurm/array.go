@@ -88,7 +88,7 @@ func LaunchArray(ctx context.Context, plans []*plan.Plan, o Options) (runs []*ru
 	var list strings.Builder
 	for i, p := range plans {
 		o.Plan = p
-		run, err := freeze(o, rundir.NewID(p.Name, time.Now()))
+		run, err := freeze(o, rundir.NewID(p.Name, time.Now()), nil)
 		if err != nil {
 			return runs, nil, nil, err
 		}

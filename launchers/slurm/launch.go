@@ -24,10 +24,12 @@ import (
 // Options is what a launch is told.
 type Options struct {
 	Plan    *plan.Plan
-	Root    string   // of runs, on a file system that every node sees
-	WorkDir string   // where relative paths of commands begin
-	Env     []string // of the caller
-	Version string   // of genrm
+	Root    string        // of runs, on a file system that every node sees
+	WorkDir string        // where relative paths of commands begin
+	Env     []string      // of the caller
+	Version string        // of genrm
+	Judges  *graph.Judges // of another run, which the driver asks; nil for none
+	beside  *plan.Plan    // of judges in the same job
 }
 
 // positionsFile keeps the places of fields in the user's file, so that what a
@@ -40,7 +42,7 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	if found = checkHere(ctx, o); found.HasErrors() {
 		return nil, nil, found, nil
 	}
-	if run, err = freeze(o, rundir.NewID(o.Plan.Name, time.Now())); err != nil {
+	if run, err = freeze(o, rundir.NewID(o.Plan.Name, time.Now()), nil); err != nil {
 		return nil, nil, nil, err
 	}
 	job, err = submit(ctx, o, run)
@@ -71,7 +73,7 @@ func Test(ctx context.Context, o Options) (answer string, found diag.List, err e
 	if err := os.WriteFile(path, text, 0o700); err != nil {
 		return "", nil, err
 	}
-	_, stderr, err := client{passed(o.Plan, o.Env), o.WorkDir}.run(ctx, "sbatch", "--test-only", path)
+	_, stderr, err := client{passed(o.Env, o.Plan), o.WorkDir}.run(ctx, "sbatch", "--test-only", path)
 	if err != nil {
 		var no *Refused
 		if err = refusal(o.Plan, stderr, err); errors.As(err, &no) {
@@ -114,10 +116,11 @@ func environment(env []string) func(string) string {
 	}
 }
 
-// freeze makes the folder of a run.
-func freeze(o Options, id string) (*rundir.Run, error) {
+// freeze makes the folder of a run. job renders what sbatch is given; nil means
+// the job of this run alone.
+func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rundir.Run, error) {
 	p := o.Plan
-	g, err := graph.Build(p, graph.Options{Block: "slurm"})
+	g, err := graph.Build(p, graph.Options{Block: "slurm", Judges: o.Judges})
 	if err != nil {
 		return nil, err
 	}
@@ -127,11 +130,14 @@ func freeze(o Options, id string) (*rundir.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	job, err := script(p)
+	if job == nil {
+		job = func(*graph.Graph) ([]byte, error) { return script(p) }
+	}
+	batch, err := job(g)
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{rundir.PlanFile: text, Script: job}
+	files := map[string][]byte{rundir.PlanFile: text, Script: batch}
 	for name, v := range map[string]any{rundir.GraphFile: g, positionsFile: p.Positions} {
 		if files[name], err = rundir.Text(v); err != nil {
 			return nil, err
@@ -180,7 +186,7 @@ func Adopt(dir string, env []string, version string) (string, error) {
 	if root == "" {
 		root = rundir.Root(getenv("GENRM_RUNS"), dir)
 	}
-	run, err := freeze(Options{Plan: p, Root: root, WorkDir: dir, Env: env, Version: version}, rundir.NewID(p.Name, time.Now()))
+	run, err := freeze(Options{Plan: p, Root: root, WorkDir: dir, Env: env, Version: version}, rundir.NewID(p.Name, time.Now()), nil)
 	if err != nil {
 		return "", err
 	}

@@ -203,31 +203,97 @@ func script(p *plan.Plan) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, _ := p.Settings.Get("slurm")
-	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("#!/usr/bin/env bash")
-	line("# %s from experiment %s, plan sha256:%s. Do not edit.", emit.Header, p.Name, g.PlanHash)
-	line("# By hand: sbatch %s, in this folder, with genrm in PATH.", Script)
-	for _, d := range Directives(p) {
-		line("#SBATCH %s", d)
-	}
-	line("set -euo pipefail")
-	line("")
-	if err := overview(&b, g); err != nil {
+	w := &writer{}
+	w.line("#!/usr/bin/env bash")
+	w.line("# %s from experiment %s, plan sha256:%s. Do not edit.", emit.Header, p.Name, g.PlanHash)
+	w.line("# By hand: sbatch %s, in this folder, with genrm in PATH.", Script)
+	w.directives(Directives(p))
+	w.line("set -euo pipefail\n")
+	w.overview(g)
+	w.line("%s", unbind)
+	w.line("# `genrm launch` gives the folder of the run and the genrm that it keeps beside it.")
+	w.line(`run=${1:-}`)
+	w.line(`genrm=${2:-genrm}`)
+	w.line(`if [[ -z $run ]]; then`)
+	w.line(`  run=$("$genrm" node --prepare="${SLURM_SUBMIT_DIR:?}")`)
+	w.line("fi\n")
+	step, err := w.step(p, g, "run", "")
+	if err != nil {
 		return nil, err
 	}
-	line("# An enclosing job's binding of cores is not this one's.")
-	line("unset SLURM_CPU_BIND SLURM_CPU_BIND_LIST SLURM_CPU_BIND_TYPE SLURM_CPU_BIND_VERBOSE")
-	line("")
-	line("# `genrm launch` gives the folder of the run and the genrm that it keeps beside it.")
-	line(`run=${1:-}`)
-	line(`genrm=${2:-genrm}`)
-	line(`if [[ -z $run ]]; then`)
-	line(`  run=$("$genrm" node --prepare="${SLURM_SUBMIT_DIR:?}")`)
-	line(`fi`)
-	line("")
-	step := []string{"srun", "--nodes=" + strconv.Itoa(g.Nodes), "--ntasks=" + strconv.Itoa(g.Nodes), "--ntasks-per-node=1"}
+	w.line("# One supervisor on each node.")
+	w.line("%s &", step)
+	w.line("step=$!")
+	w.await(`"$step"`)
+	return []byte(w.b.String()), nil
+}
+
+// besideScript renders the heterogeneous job of a training run and of the judges
+// that stand beside it: two components that start together, each with nodes of
+// its own. Its arguments are the folder of the training run, genrm, and the
+// folder of the judges' run.
+func besideScript(train, judges *plan.Plan, tg, jg *graph.Graph) ([]byte, error) {
+	w := &writer{}
+	w.line("#!/usr/bin/env bash")
+	w.line("# %s: experiment %s beside the judges of %s. Do not edit.", emit.Header, train.Name, judges.Name)
+	w.directives(Directives(train))
+	w.line("#SBATCH hetjob")
+	for _, d := range Directives(judges) {
+		// What is asked for each component by itself; the others are the job's.
+		if !slices.Contains([]string{"job-name", "export", "open-mode", "requeue", "no-requeue", "signal"}, d.Name) {
+			w.line("#SBATCH %s", d)
+		}
+	}
+	w.line("set -euo pipefail\n")
+	w.line("# The training run.")
+	w.overview(tg)
+	w.line("# The judges.")
+	w.overview(jg)
+	w.line("%s", unbind)
+	w.line(`run=${1:?} genrm=${2:?} judges=${3:?}`)
+	w.line("")
+	beside, err := w.step(judges, jg, "judges", "1")
+	if err != nil {
+		return nil, err
+	}
+	w.line("# One supervisor on each node. The driver waits for the judges, and they end with it.")
+	w.line("%s &", beside)
+	w.line("beside=$!")
+	step, err := w.step(train, tg, "run", "0")
+	if err != nil {
+		return nil, err
+	}
+	w.line("%s &", step)
+	w.line("step=$!")
+	w.await(`"$step" "$beside"`)
+	return []byte(w.b.String()), nil
+}
+
+const unbind = `# An enclosing job's binding of cores is not this one's.
+unset SLURM_CPU_BIND SLURM_CPU_BIND_LIST SLURM_CPU_BIND_TYPE SLURM_CPU_BIND_VERBOSE
+`
+
+// writer builds one script.
+type writer struct{ b strings.Builder }
+
+func (w *writer) line(format string, args ...any) { fmt.Fprintf(&w.b, format+"\n", args...) }
+
+func (w *writer) directives(in []Directive) {
+	for _, d := range in {
+		w.line("#SBATCH %s", d)
+	}
+}
+
+// step is the srun of the supervisors of the run whose folder a variable holds.
+// group is its component of a heterogeneous job, or "". What the site sets up on
+// each node is written before.
+func (w *writer) step(p *plan.Plan, g *graph.Graph, variable, group string) (string, error) {
+	s, _ := p.Settings.Get("slurm")
+	step := []string{"srun"}
+	if group != "" {
+		step = append(step, "--het-group="+group)
+	}
+	step = append(step, "--nodes="+strconv.Itoa(g.Nodes), "--ntasks="+strconv.Itoa(g.Nodes), "--ntasks-per-node=1")
 	if n := CPUs(p); n > 0 { // since 22.05 a step does not inherit it
 		step = append(step, "--cpus-per-task="+strconv.Itoa(n))
 	}
@@ -235,14 +301,15 @@ func script(p *plan.Plan) ([]byte, error) {
 	if image, ok := s.Field("container").Field("image").AsString(); ok {
 		q, err := shell.Quote("--container-image=" + image)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		step = append(step, q)
-		mounts := []string{`"$(dirname -- "$run"):$(dirname -- "$run")"`}
+		root := `"$(dirname -- "$` + variable + `")"`
+		mounts := []string{root + ":" + root}
 		for _, m := range items(s.Field("container").Field("mounts")) {
 			q, err := shell.Quote(m.Text)
 			if err != nil {
-				return nil, err
+				return "", err
 			}
 			mounts = append(mounts, q)
 		}
@@ -252,7 +319,7 @@ func script(p *plan.Plan) ([]byte, error) {
 			step = append(step, "--container-env="+strings.Join(names, ","))
 		}
 	}
-	command := []string{`"$genrm" node --run="$run"`}
+	command := `"$genrm" node --run="$` + variable + `"`
 	if setup := items(s.Field("setup")); len(setup) > 0 {
 		var lines []string
 		for _, l := range setup {
@@ -260,26 +327,28 @@ func script(p *plan.Plan) ([]byte, error) {
 		}
 		q, err := shell.Quote(strings.Join(append(lines, `exec "$@"`), "\n"))
 		if err != nil {
-			return nil, err
+			return "", err
 		}
-		line("# On each node, before anything starts.")
-		line("setup=%s", q)
-		line("")
-		command = []string{`bash -euo pipefail -c "$setup" setup "$genrm" node --run="$run"`}
+		w.line("# On each node, before anything of $%s starts.", variable)
+		w.line("setup_%s=%s\n", variable, q)
+		command = `bash -euo pipefail -c "$setup_` + variable + `" setup ` + command
 	}
-	line("# One supervisor on each node.")
-	line("%s &", strings.Join(append(step, command...), " \\\n  "))
-	line("step=$!")
-	line("# A signal to this script alone (--signal=B:…) ends the run: srun passes USR1 on, and kills at TERM.")
-	line(`trap 'told=1; kill -USR1 "$step" 2>/dev/null || true' TERM INT USR1 USR2`)
-	line("while :; do")
-	line("  told='' rc=0")
-	line(`  wait "$step" || rc=$?`)
-	line(`  [[ -n $told ]] || break # else the signal ended the wait, not the step`)
-	line("done")
-	line("# The job's status is the run's: that of the driver.")
-	line(`exec "$genrm" node --run="$run" --result="$rc"`)
-	return []byte(b.String()), nil
+	return strings.Join(append(step, command), " \\\n  "), nil
+}
+
+// await waits for the steps and ends with the status of the run.
+func (w *writer) await(steps string) {
+	w.line("# A signal to this script alone (--signal=B:…) ends the run: srun passes USR1 on, and kills at TERM.")
+	w.line(`trap 'told=1; kill -USR1 %s 2>/dev/null || true' TERM INT USR1 USR2`, steps)
+	w.line("while :; do")
+	w.line("  told='' rc=0")
+	for _, step := range strings.Fields(steps) {
+		w.line(`  wait %s || rc=$?`, step)
+	}
+	w.line(`  [[ -n $told ]] || break # else the signal ended the wait, not the step`)
+	w.line("done")
+	w.line("# The job's status is the run's: that of the driver.")
+	w.line(`exec "$genrm" node --run="$run" --result="$rc"`)
 }
 
 // containerEnv are the variables whose values are the job's and not the image's.
@@ -291,7 +360,8 @@ func containerEnv(p *plan.Plan) []string {
 }
 
 // overview lists, as comments, what each node runs.
-func overview(b *strings.Builder, g *graph.Graph) error {
+func (w *writer) overview(g *graph.Graph) {
+	b := &w.b
 	for n := range g.Nodes {
 		fmt.Fprintf(b, "# Node %d runs\n", n)
 		for _, p := range g.On(n) {
@@ -337,7 +407,6 @@ func overview(b *strings.Builder, g *graph.Graph) error {
 		}
 	}
 	fmt.Fprintln(b)
-	return nil
 }
 
 // comment is an argument for people, on one line whatever it holds;

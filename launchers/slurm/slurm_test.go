@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/graph"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -91,7 +93,7 @@ gym: {config: x: responses_api_models: custom: entrypoint: "app.py", env: {H: `+
 	}
 	for _, want := range []string{
 		"#SBATCH --partition=gpu\n", "S=$SECRET (a secret)", "--cpus-per-task=4 \\\n", "--cpu-bind=none \\\n",
-		"--container-image=docker://host/img:1.0", `--container-mounts="$(dirname -- "$run"):$(dirname -- "$run")",/data:/data:ro`, "--container-env=LANG,LC_ALL,SECRET",
+		"--container-image=docker://host/img:1.0", `--container-mounts="$(dirname -- "$run")":"$(dirname -- "$run")",/data:/data:ro`, "--container-env=LANG,LC_ALL,SECRET",
 		"module load cuda",
 	} {
 		if !strings.Contains(string(text), want) {
@@ -374,3 +376,75 @@ experiments: {
 		t.Errorf("%+v %v, %v left", found, err, runs)
 	}
 }
+
+// Training and judges are two components of one job: the driver comes after the
+// judges, is told where they are, and they end with it.
+func TestBeside(t *testing.T) {
+	dir := t.TempDir()
+	train := compile(t, `name: "train"
+target: "slurm"
+slurm: {partition: "gpu", time: "10", requeue: true, setup: ["module load cuda"]}
+gym: {config: x: responses_api_models: custom: entrypoint: "app.py", env: {A: {env: "TRAIN_KEY"}}}
+`)
+	judges := compile(t, judges+`slurm: {partition: "judges", time: "20", setup: ["module load vllm"]}
+serve: gateway: {host: "0.0.0.0", api_key: {env: "GATEWAY_KEY"}}
+`)
+	sbatch := `printf '%s\n' "$@" >` + dir + `/argv; env >` + dir + `/env; echo 34`
+	env := append(stub(t, map[string]string{"sbatch": sbatch}), "TRAIN_KEY=train-secret", "GATEWAY_KEY=gateway-secret", "HF_TOKEN=0123456789abcdef")
+	o := Options{Plan: train, Root: filepath.Join(dir, "runs"), WorkDir: dir, Env: env}
+	run, beside, job, found, err := LaunchBeside(context.Background(), o, judges)
+	if err != nil || found.HasErrors() || job.ID != "34" {
+		t.Fatalf("%+v %+v %v", job, found, err)
+	}
+	var its Job
+	if err := beside.Read(JobFile, &its); err != nil || its.ID != "34+1" {
+		t.Errorf("%+v %v", its, err)
+	}
+	argv, _ := os.ReadFile(filepath.Join(dir, "argv"))
+	if want := run.Path(Script) + "\n" + run.Dir + "\n" + run.Binary + "\n" + beside.Dir + "\n"; !strings.HasSuffix(string(argv), want) {
+		t.Errorf("%s lacks %s", argv, want)
+	}
+	got, _ := os.ReadFile(filepath.Join(dir, "env"))
+	for _, want := range []string{"TRAIN_KEY=train-secret\n", "GATEWAY_KEY=gateway-secret\n", "HF_TOKEN=0123456789abcdef\n"} {
+		if !strings.Contains(string(got), want) {
+			t.Errorf("%q did not reach sbatch", want)
+		}
+	}
+	text, _ := os.ReadFile(run.Path(Script))
+	for _, want := range []string{
+		"--partition=gpu\n", "#SBATCH hetjob\n#SBATCH --partition=judges\n#SBATCH --time=20\n", "--het-group=0 \\\n", "--het-group=1 \\\n",
+		"setup_run='module load cuda", "setup_judges='module load vllm", "GENRM_JUDGES_URL={judges_url}", "driver (driver): after ray-head judges",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if out, err := exec.Command("bash", "-n", run.Path(Script)).CombinedOutput(); err != nil {
+		t.Errorf("bash -n: %v\n%s", err, out)
+	}
+	var g graph.Graph
+	if err := run.Read(rundir.GraphFile, &g); err != nil || g.Judges == nil || g.Judges.Dir != beside.Dir || !g.Judges.Stop {
+		t.Errorf("%+v %v", g.Judges, err)
+	}
+	// Nothing is left of what is refused, here or by sbatch.
+	o.Root = filepath.Join(dir, "refused")
+	for _, c := range []struct {
+		judges *plan.Plan
+		sbatch string
+		code   string
+	}{
+		{compile(t, judgesOnly), sbatch, "GRM8223"},
+		{judges, `echo 'sbatch: error: invalid partition specified: judges' >&2; exit 1`, "GRM8220"},
+	} {
+		o.Env[0] = stub(t, map[string]string{"sbatch": c.sbatch})[0]
+		_, _, _, found, err := LaunchBeside(context.Background(), o, c.judges)
+		if runs, _ := rundir.List(o.Root); err != nil || !slices.ContainsFunc(found, func(d diag.Diagnostic) bool { return d.Code == c.code }) || len(runs) > 0 {
+			t.Errorf("%s: %+v %v, %v left", c.code, found, err, runs)
+		}
+	}
+}
+
+const judgesOnly = `name: "judges"
+target: "slurm"
+serve: instances: quality: {engine: "sim", constant: "1"}
+`

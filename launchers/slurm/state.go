@@ -229,6 +229,9 @@ func merge(own *rundir.Status, r record, id string, ended bool) {
 		own.State, own.ExitCode, own.EndedAt, own.ReadyAt = rundir.Pending, nil, nil, nil
 		own.Attempt = max(own.Attempt, attempt)
 		own.Reason = r.reason
+		if r.reason == "None" {
+			own.Reason = "the scheduler has not looked at it yet"
+		}
 		if m := means[r.state]; m != "" {
 			own.Reason = m + "; it waits to run again"
 		}

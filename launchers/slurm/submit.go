@@ -48,8 +48,13 @@ func Environment(env []string) (clean []string, leaked bool) {
 }
 
 // passed is the environment that sbatch is run in, and that the job gets.
-func passed(p *plan.Plan, env []string) []string {
-	names := append(Exported(p), "SLURM_CONF")
+func passed(env []string, plans ...*plan.Plan) []string {
+	names := []string{"SLURM_CONF"}
+	for _, p := range plans {
+		if p != nil {
+			names = append(names, Exported(p)...)
+		}
+	}
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
 		return !slices.Contains(names, name)
@@ -117,11 +122,12 @@ func (e *Refused) Error() string { return e.Finding.Summary }
 
 // submit gives the job of a run to sbatch. The run's folder has to exist, since
 // Slurm opens the job's log before the job runs.
-func submit(ctx context.Context, o Options, run *rundir.Run) (*Job, error) {
+func submit(ctx context.Context, o Options, run *rundir.Run, more ...string) (*Job, error) {
 	if strings.Contains(run.Dir, `\`) {
 		return nil, fmt.Errorf("the folder of runs, %s, has a backslash in its name, which sbatch would read as its own: name another by GENRM_RUNS", filepath.Dir(run.Dir))
 	}
-	id, cluster, err := sbatch(ctx, o.Plan, o, "--comment=genrm:"+run.ID, "--output="+escapePercent(run.LogPath("job")), run.Path(Script), run.Dir, run.Binary)
+	args := append([]string{"--comment=genrm:" + run.ID, "--output=" + escapePercent(run.LogPath("job")), run.Path(Script), run.Dir, run.Binary}, more...)
+	id, cluster, err := sbatch(ctx, o.Plan, o, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +137,7 @@ func submit(ctx context.Context, o Options, run *rundir.Run) (*Job, error) {
 
 // sbatch submits and returns the job's id.
 func sbatch(ctx context.Context, p *plan.Plan, o Options, args ...string) (id, cluster string, err error) {
-	stdout, stderr, err := client{passed(p, o.Env), o.WorkDir}.run(ctx, "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
+	stdout, stderr, err := client{passed(o.Env, p, o.beside), o.WorkDir}.run(ctx, "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
 	if err != nil {
 		return "", "", refusal(p, stderr, err)
 	}
