@@ -73,7 +73,7 @@ func Test(ctx context.Context, o Options) (answer string, found diag.List, err e
 	if err := os.WriteFile(path, text, 0o700); err != nil {
 		return "", nil, err
 	}
-	_, stderr, err := client{passed(o.Env, o.Plan), o.WorkDir}.run(ctx, "sbatch", "--test-only", path)
+	_, stderr, err := client{passed(o.Env, o.Plan), o.WorkDir, o.Env}.run(ctx, "sbatch", "--test-only", path)
 	if err != nil {
 		var no *Refused
 		if err = refusal(o.Plan, stderr, err); errors.As(err, &no) {

@@ -235,7 +235,7 @@ func TestQuery(t *testing.T) {
 // R7: what sbatch is given, from inside another job.
 func TestSubmit(t *testing.T) {
 	dir := t.TempDir()
-	p := compile(t, judges+`slurm: partition: "gpu-batch"`)
+	p := compile(t, judges+`slurm: {partition: "gpu-batch", export: ["HOME"]}`) // without PATH sbatch is found all the same
 	env := append(stub(t, map[string]string{"sbatch": `env >` + dir + `/env; printf '%s\n' "$@" >` + dir + `/argv; echo "7;other"`}), "OTHER=1", "HOME=/root",
 		"SLURM_JOB_ID=4242", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "SLURM_CONF=/etc/slurm/slurm.conf", "HF_TOKEN=0123456789abcdef")
 	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env})

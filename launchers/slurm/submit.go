@@ -63,8 +63,9 @@ func passed(env []string, plans ...*plan.Plan) []string {
 
 // client runs Slurm's commands.
 type client struct {
-	env []string
-	dir string
+	env  []string // of the command, and of a job that it submits
+	dir  string   // "" means the current folder
+	find []string // environment in whose PATH commands are looked for; nil means env
 }
 
 // run gives the standard output. What the command says on standard error is its
@@ -72,7 +73,11 @@ type client struct {
 func (c client) run(ctx context.Context, name string, args ...string) (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	path := lookPath(name, c.env)
+	find := c.find
+	if find == nil {
+		find = c.env
+	}
+	path := lookPath(name, find)
 	if path == "" {
 		return "", "", &Unreachable{fmt.Errorf("%s is not installed here, or not in PATH", name)}
 	}
@@ -137,7 +142,7 @@ func submit(ctx context.Context, o Options, run *rundir.Run, more ...string) (*J
 
 // sbatch submits and returns the job's id.
 func sbatch(ctx context.Context, p *plan.Plan, o Options, args ...string) (id, cluster string, err error) {
-	stdout, stderr, err := client{passed(o.Env, p, o.beside), o.WorkDir}.run(ctx, "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
+	stdout, stderr, err := client{passed(o.Env, p, o.beside), o.WorkDir, o.Env}.run(ctx, "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
 	if err != nil {
 		return "", "", refusal(p, stderr, err)
 	}
