@@ -22,12 +22,14 @@ type launchCmd struct {
 	compileFlags
 	rootFlag
 	Detach      bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
-	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end."`
+	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end. Target ray: that, with what the driver prints."`
 	Follow      bool   `short:"f" help:"Show what the processes print, too."`
 	DryRun      bool   `help:"Check this machine and show what would be started; start and write nothing."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
 	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
 	Judges      string `placeholder:"RUN|PATH" help:"For relax and gym: judges that the driver asks, told to it as GENRM_JUDGES_URL. A run; on target slurm also a serve experiment, which then starts and ends with this one in a heterogeneous job."`
+	Address     string `placeholder:"URL" help:"Target ray: address of the dashboard, such as http://host:8265. Default: ray.address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http or https."`
+	Grows       bool   `help:"Target ray: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
 	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
@@ -40,6 +42,8 @@ func (launchCmd) Help() string {
  3. choose free ports and GPUs, and freeze all of it in a folder of its own;
  4. start the processes under a supervisor: judges, then the gateway, ready when each has answered its health check and generated a token; for relax and gym a Ray of the run's own, then the driver;
  5. follow it: what is waited for, for how long, and how it ends.
+
+On target ray the live cluster is compared with the plan, and the run becomes a Ray job.
 
 Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
 
@@ -54,6 +58,9 @@ Exit status: 1 errors in the input; 3 the machine lacks something, or a judge fa
 }
 
 func (c *launchCmd) Run(a *app) error {
+	if t := plan.Target(c.Target); (c.Address != "" || c.Grows) && t != "" && t != plan.Ray {
+		return usagef("--address and --grows belong to target ray")
+	}
 	if c.Wait && c.DryRun || c.Detach && c.Follow {
 		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
 	}
@@ -80,6 +87,8 @@ func (c *launchCmd) Run(a *app) error {
 		return c.local(a, p)
 	case plan.Slurm:
 		return c.slurm(a, p)
+	case plan.Ray:
+		return c.ray(a, p)
 	case "":
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
 	default:

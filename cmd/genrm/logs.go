@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -21,7 +22,7 @@ type logsCmd struct {
 }
 
 func (logsCmd) Help() string {
-	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them.
+	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is.
 
 Examples:
 
@@ -36,6 +37,9 @@ func (c *logsCmd) Run(a *app) error {
 	run, err := c.open(a)
 	if err != nil {
 		return err
+	}
+	if run.Target == string(plan.Ray) {
+		return c.ray(a, run)
 	}
 	st, err := a.runStatus(run)
 	if err != nil {

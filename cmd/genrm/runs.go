@@ -92,7 +92,11 @@ func (c *statusCmd) Run(a *app) error {
 // runStatus is how a run is: what it says itself, and where a scheduler runs it
 // what that says.
 func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
-	if run.Target != string(plan.Slurm) {
+	switch run.Target {
+	case string(plan.Ray):
+		return a.rayStatus(run)
+	case string(plan.Slurm):
+	default:
 		return run.Status()
 	}
 	st, err := slurm.Status(a.ctx, run, a.env)
@@ -367,6 +371,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool) error {
 	}
 	if run.Target == string(plan.Slurm) {
 		return a.stopJob(run, st, quiet)
+	}
+	if run.Target == string(plan.Ray) {
+		return a.stopRay(run, st, quiet)
 	}
 	if st.State.Ended() && st.State != rundir.Lost {
 		if left := node.Leftovers(run); len(left) == 0 {

@@ -1,0 +1,478 @@
+package ray
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/internal/need"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// Options is what a launch is told.
+type Options struct {
+	Plan    *plan.Plan
+	Address string   // of the dashboard; see [Address]
+	Root    string   // of runs
+	WorkDir string   // where it is launched
+	Env     []string // of the caller
+	Version string   // of genrm
+	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
+}
+
+// Job is ray.json of a run: the job that runs it.
+type Job struct {
+	ID        string     `json:"submission_id"`
+	Address   string     `json:"address"`
+	Submitted *time.Time `json:"submitted"` // null until Ray has said that it has the job
+}
+
+// JobFile is where a run keeps its [Job].
+const JobFile = "ray.json"
+
+// Request is what POST /api/jobs/ is given.
+type Request struct {
+	Entrypoint   string             `json:"entrypoint"`
+	SubmissionID string             `json:"submission_id"`
+	RuntimeEnv   map[string]any     `json:"runtime_env,omitempty"`
+	Metadata     map[string]string  `json:"metadata"`
+	CPUs         *float64           `json:"entrypoint_num_cpus,omitempty"`
+	GPUs         *float64           `json:"entrypoint_num_gpus,omitempty"`
+	Memory       *int64             `json:"entrypoint_memory,omitempty"`
+	Resources    map[string]float64 `json:"entrypoint_resources,omitempty"`
+}
+
+// submissionID is what Ray can store and find again: an id with a blank or a
+// slash is refused, and leaves a record behind. Observed in 2.60.0.
+var submissionID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,190}$`)
+
+// SubmissionID names the job of an attempt of a run.
+func SubmissionID(runID string, attempt int) (string, error) {
+	id := runID + "-" + strconv.Itoa(attempt)
+	if !submissionID.MatchString(id) {
+		return "", fmt.Errorf("%q is no id for a Ray job: want at most 190 letters, digits, dots, dashes and underscores", id)
+	}
+	return id, nil
+}
+
+// NewRequest makes the request of a run's job, and what there is to say about
+// it. It needs no cluster.
+func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Request, diag.List, error) {
+	var l diag.List
+	s, _ := p.Settings.Get("ray")
+	id, err := SubmissionID(runID, attempt)
+	if err != nil {
+		return Request{}, nil, err
+	}
+	line, err := Entrypoint(p)
+	if err != nil {
+		return Request{}, nil, err
+	}
+	hash, err := p.Hash()
+	if err != nil {
+		return Request{}, nil, err
+	}
+	r := Request{Entrypoint: line, SubmissionID: id, Metadata: map[string]string{}}
+	if m := s.Field("metadata"); m.OK() {
+		for _, f := range m.Fields {
+			r.Metadata[f.Name] = f.Value.Text
+		}
+	}
+	r.Metadata["genrm_run_id"], r.Metadata["genrm_plan_hash"], r.Metadata["genrm_version"] = runID, hash, version
+	if v, ok := s.Field("entrypoint_num_cpus").AsFloat(); ok {
+		r.CPUs = &v
+	}
+	if v, ok := s.Field("entrypoint_num_gpus").AsFloat(); ok {
+		r.GPUs = &v
+	}
+	if v, ok := s.Field("entrypoint_memory").AsInt(); ok {
+		r.Memory = &v
+	}
+	if m := s.Field("entrypoint_resources"); m.OK() {
+		r.Resources = map[string]float64{}
+		for _, f := range m.Fields {
+			r.Resources[f.Name], _ = f.Value.AsFloat()
+		}
+	}
+	r.RuntimeEnv = runtime(p, s, &l)
+	return r, l, nil
+}
+
+// runtime is the runtime environment: the user's, and the variables of the plan,
+// which Ray's workers would not get from the driver. Ray expands $NAME in them
+// (ray/_private/utils.py, update_envs), so a value with a dollar reaches the
+// driver alone, by its command. Secrets are never in it.
+func runtime(p *plan.Plan, s *tree.Value, l *diag.List) map[string]any {
+	env := map[string]any{}
+	if own, ok := s.Field("runtime_env").Any().(map[string]any); ok {
+		env = own
+	}
+	vars := map[string]any{}
+	if own, ok := env["env_vars"].(map[string]any); ok {
+		vars = own
+	}
+	for _, e := range p.Launch.Env {
+		if _, given := vars[e.Key]; given || e.Value.SecretEnv != "" || e.Value.SecretFile != "" || len(e.Value.Text.Placeholders()) > 0 {
+			continue
+		}
+		v, err := e.Value.Text.Bind(nil) // no placeholder is left but {brace}
+		switch {
+		case err != nil:
+		case strings.Contains(v, "$"):
+			l.Add(p.Finding("GRM8324", diag.Note, tree.Join(string(p.Workload)+".env", e.Key), e.Key+" reaches the driver, and not Ray's workers",
+				"Ray would replace the $NAME in it by a node's variable, so it is not put into runtime_env.env_vars; the driver gets it as it is.", ""))
+		default:
+			vars[e.Key] = v
+		}
+	}
+	if len(vars) > 0 {
+		env["env_vars"] = vars
+	}
+	if len(env) == 0 {
+		return nil
+	}
+	return env
+}
+
+// uploads reports what would have to be uploaded.
+func uploads(p *plan.Plan, s *tree.Value) diag.List {
+	var l diag.List
+	refuse := func(path string) {
+		l.Add(p.Finding("GRM8325", diag.Error, path, "a local folder is not uploaded yet", "genrm sends the command and the files that it makes itself; Ray's REST API takes nothing but URIs here.",
+			"put the folder on the nodes and name it by relax.root, or give ray.runtime_env.working_dir a URI such as s3://bucket/code.zip"))
+	}
+	if s.Field("working_dir").OK() {
+		refuse("ray.working_dir")
+	}
+	local := func(v *tree.Value) bool { t, ok := v.AsString(); return ok && !strings.Contains(t, "://") }
+	if local(s.Lookup("runtime_env", "working_dir")) {
+		refuse("ray.runtime_env.working_dir")
+	}
+	if m := s.Lookup("runtime_env", "py_modules"); m.OK() && slices.ContainsFunc(m.Items, local) {
+		refuse("ray.runtime_env.py_modules")
+	}
+	return l
+}
+
+// cluster is what a live Ray says of itself.
+type cluster struct {
+	version  string
+	auth     string // disabled, token, or "" where it does not say
+	nodes    int
+	gpus     float64
+	free     float64 // GPUs
+	freeTold bool
+}
+
+func (c *client) look(ctx context.Context) (cluster, error) {
+	var out cluster
+	var v struct {
+		Ray string `json:"ray_version"`
+	}
+	err := c.do(ctx, http.MethodGet, "/api/version", nil, &v)
+	var no *answered
+	switch {
+	case errors.As(err, &no):
+		return out, &Unreachable{fmt.Errorf("%s is no Ray dashboard, or the path prefix is missing: /api/version answers %d", c.base, no.status)}
+	case err != nil:
+		return out, err
+	case v.Ray == "":
+		return out, &Unreachable{fmt.Errorf("%s is no Ray dashboard: /api/version has no ray_version", c.base)}
+	}
+	out.version = v.Ray
+	var mode struct {
+		Mode string `json:"authentication_mode"`
+	}
+	if err := c.do(ctx, http.MethodGet, "/api/authentication_mode", nil, &mode); err == nil { // releases before 2.52 have none
+		out.auth = mode.Mode
+	}
+	var nodes struct {
+		Data struct {
+			Summary []struct {
+				Raylet struct {
+					State     string             `json:"state"`
+					Resources map[string]float64 `json:"resourcesTotal"`
+				} `json:"raylet"`
+			} `json:"summary"`
+		} `json:"data"`
+	}
+	if err := c.do(ctx, http.MethodGet, "/nodes?view=summary", nil, &nodes); err != nil {
+		return out, err
+	}
+	for _, n := range nodes.Data.Summary {
+		if n.Raylet.State == "ALIVE" {
+			out.nodes++
+			out.gpus += n.Raylet.Resources["GPU"]
+		}
+	}
+	var status struct {
+		Data struct {
+			Status struct {
+				Load struct {
+					Usage map[string][]float64 `json:"usage"`
+				} `json:"loadMetricsReport"`
+			} `json:"clusterStatus"`
+		} `json:"data"`
+	}
+	if err := c.do(ctx, http.MethodGet, "/api/cluster_status", nil, &status); err == nil {
+		if u := status.Data.Status.Load.Usage["GPU"]; len(u) == 2 {
+			out.free, out.freeTold = math.Max(0, out.gpus-u[0]), true
+		}
+	}
+	return out, nil
+}
+
+// oldest is the Ray release whose job routes were read and found to be the same.
+const oldest = "2.9"
+
+// check compares a live cluster with the plan.
+func check(p *plan.Plan, got cluster, grows bool) diag.List {
+	var l diag.List
+	if before(got.version, oldest) {
+		l.Add(p.Finding("GRM8322", diag.Warning, "ray", "the cluster runs Ray "+got.version, "genrm speaks the job API of "+oldest+" and later; this one may lack what it needs.", "use a newer Ray"))
+	}
+	want := float64(need.GPUs(p))
+	s, _ := p.Settings.Get("ray")
+	own, _ := s.Field("entrypoint_num_gpus").AsFloat()
+	all := want + own
+	if all == 0 {
+		return l
+	}
+	at, roles := roles(p)
+	if own > 0 {
+		roles = append(roles, fmt.Sprintf("%g for the entrypoint", own))
+	}
+	detail := fmt.Sprintf("Needed: %s. Present: %s.", strings.Join(roles, ", "), present(got))
+	switch {
+	case got.gpus < all:
+		severity, remedy := diag.Error, "use a larger cluster or a smaller run; for a cluster that grows when it is asked, --grows"
+		if grows {
+			severity, remedy = diag.Warning, ""
+		}
+		l.Add(p.Finding("GRM8320", severity, at, fmt.Sprintf("the run needs %g GPUs, and the Ray cluster has %g", all, got.gpus), detail, remedy))
+	case got.freeTold && got.free < all:
+		l.Add(p.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the run needs %g GPUs, and %g of the Ray cluster's are free now", all, got.free),
+			detail+" Others use the rest: the driver starts, and Ray lets it wait for them.", ""))
+	}
+	return l
+}
+
+func present(c cluster) string {
+	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(c.nodes, "node"))
+	if c.freeTold {
+		s += fmt.Sprintf(", %g of them free", c.free)
+	}
+	return s
+}
+
+// roles says who needs how many GPUs, and at which field.
+func roles(p *plan.Plan) (at string, out []string) {
+	if p.Workload == plan.Relax {
+		for _, r := range p.Roles {
+			t := fmt.Sprintf("%d for %s", r.Value.NumGPUs, r.Key)
+			if pool := r.Value.Pool; pool != "" && pool != r.Key {
+				t += " (in those of " + pool + ")"
+			}
+			out = append(out, t)
+		}
+		return "relax.resource", out
+	}
+	for _, i := range p.Instances {
+		if i.Value.NumGPUs > 0 {
+			out = append(out, fmt.Sprintf("%d for %s", i.Value.NumGPUs, i.Key))
+		}
+	}
+	return string(p.Workload), out
+}
+
+// before reports whether a release is older than another of two numbers.
+func before(release, than string) bool {
+	a, b := numbers(release), numbers(than)
+	return slices.Compare(a[:min(len(a), 2)], b) < 0
+}
+
+func numbers(s string) []int {
+	var out []int
+	for part := range strings.SplitSeq(s, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			break
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// Launch looks at the cluster, freezes a run and submits its job. Findings with
+// errors mean that nothing was sent; then there is no folder. After an error
+// there is a run if Ray may have got the job nevertheless.
+func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
+	s, _ := o.Plan.Settings.Get("ray")
+	found = uploads(o.Plan, s)
+	h, err := headers(s, environment(o.Env))
+	var no *unset
+	switch {
+	case errors.As(err, &no):
+		found.Add(o.Plan.Finding("GRM8117", diag.Error, tree.Join("ray.headers", no.header), no.what, "It is read where the run is launched.", "set it, and keep it set for status, logs and stop"))
+	case err != nil:
+		return nil, nil, nil, err
+	}
+	id := rundir.NewID(o.Plan.Name, time.Now())
+	req, notes, err := NewRequest(o.Plan, id, 1, o.Version)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	found = append(found, notes...)
+	if found.HasErrors() {
+		return nil, nil, found, nil
+	}
+	c := newClient(o.Address, h, o.Version)
+	got, err := c.look(ctx)
+	var denied *Denied
+	switch {
+	case errors.As(err, &denied):
+		summary, detail := "the Ray cluster wants a token, and none was sent", "It runs with token authentication; /nodes answers 401."
+		if denied.Status == http.StatusForbidden {
+			summary, detail = "the Ray cluster refuses the token", "It runs with token authentication; /nodes answers 403."
+		}
+		return nil, nil, append(found, o.Plan.Finding("GRM8323", diag.Error, "ray", summary, detail, tokenRemedy)), nil
+	case err != nil:
+		return nil, nil, nil, err
+	}
+	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
+		return nil, nil, found, nil
+	}
+	if run, err = freeze(o, id, req); err != nil {
+		return nil, nil, nil, err
+	}
+	job = &Job{ID: req.SubmissionID, Address: o.Address}
+	if err = run.Write(JobFile, job); err == nil {
+		err = c.submit(ctx, req)
+	}
+	var refused *answered
+	switch {
+	case err == nil:
+		now := time.Now().UTC()
+		job.Submitted = &now
+		return run, job, found, run.Write(JobFile, job)
+	case errors.As(err, &refused), errors.As(err, &denied):
+		return nil, nil, nil, errors.Join(err, run.Remove())
+	}
+	return run, job, found, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
+}
+
+// retries are the waits before a request whose answer was lost is made again.
+var retries = []time.Duration{500 * time.Millisecond, 2 * time.Second, 5 * time.Second}
+
+// submit posts a job once: where the answer is lost, the id tells whether Ray
+// has it. A job with this id that is another's is an error.
+func (c *client) submit(ctx context.Context, r Request) error {
+	for i := 0; ; i++ {
+		err := c.do(ctx, http.MethodPost, "/api/jobs/", r, nil)
+		var no *answered
+		var gone *Unreachable
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &no) && no.status == http.StatusInternalServerError, errors.As(err, &gone):
+			have, e := c.job(ctx, r.SubmissionID)
+			if e == nil {
+				if have.Metadata["genrm_run_id"] != r.Metadata["genrm_run_id"] || have.Entrypoint != r.Entrypoint {
+					return fmt.Errorf("the Ray cluster has another job with the id %s", r.SubmissionID)
+				}
+				return nil
+			}
+			if gone == nil {
+				return err // Ray's own refusal
+			}
+			var missing *answered
+			if !errors.As(e, &missing) || missing.status != http.StatusNotFound {
+				err = e
+			}
+		default:
+			return err
+		}
+		if i == len(retries) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retries[i]):
+		}
+	}
+}
+
+// positionsFile keeps the places of fields in the user's file.
+const positionsFile = "positions.json"
+
+func freeze(o Options, id string, req Request) (*rundir.Run, error) {
+	bare := *o.Plan
+	bare.Diagnostics = nil
+	text, err := bare.JSON()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{rundir.PlanFile: text}
+	for name, v := range map[string]any{"request.json": req, positionsFile: o.Plan.Positions} {
+		if files[name], err = rundir.Text(v); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range o.Plan.Artifacts {
+		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
+	}
+	root, err := filepath.Abs(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	hash, err := o.Plan.Hash()
+	if err != nil {
+		return nil, err
+	}
+	host, _ := os.Hostname()
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return rundir.Create(root, rundir.Info{ID: id, Name: o.Plan.Name, Workload: string(o.Plan.Workload), Target: string(plan.Ray), Created: time.Now().UTC(),
+		PlanHash: hash, Version: o.Version, Host: host, User: name, WorkDir: o.WorkDir}, files)
+}
+
+func environment(env []string) func(string) string {
+	return func(name string) string {
+		for _, e := range slices.Backward(env) {
+			if v, ok := strings.CutPrefix(e, name+"="); ok {
+				return v
+			}
+		}
+		return ""
+	}
+}
+
+// readPlan reads the plan of a run.
+func readPlan(run *rundir.Run) (*plan.Plan, error) {
+	data, err := os.ReadFile(run.Path(rundir.PlanFile))
+	if err != nil {
+		return nil, err
+	}
+	p := new(plan.Plan)
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("%s: %w", run.Path(rundir.PlanFile), err)
+	}
+	return p, nil
+}

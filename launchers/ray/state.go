@@ -1,0 +1,339 @@
+package ray
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// record is what GET /api/jobs/ID answers.
+type record struct {
+	Status     string            `json:"status"` // PENDING, RUNNING, STOPPED, SUCCEEDED, FAILED
+	Entrypoint string            `json:"entrypoint"`
+	Message    string            `json:"message"`
+	ErrorType  string            `json:"error_type"`
+	Start      int64             `json:"start_time"` // milliseconds
+	End        int64             `json:"end_time"`
+	Metadata   map[string]string `json:"metadata"`
+	Code       *int              `json:"driver_exit_code"` // -n after signal n
+	Agent      string            `json:"driver_agent_http_address"`
+}
+
+func (r record) over() bool {
+	return r.Status == "STOPPED" || r.Status == "SUCCEEDED" || r.Status == "FAILED"
+}
+
+func (c *client) job(ctx context.Context, id string) (record, error) {
+	var r record
+	err := c.do(ctx, http.MethodGet, "/api/jobs/"+id, nil, &r)
+	if err == nil && r.Status == "" {
+		err = &Unreachable{fmt.Errorf("%s does not answer as Ray's API does: the job has no status", c.base)}
+	}
+	return r, err
+}
+
+// Session is the access to the job of a run.
+type Session struct {
+	run *rundir.Run
+	job Job
+	c   *client
+}
+
+// Open prepares the access; it asks nothing yet. Secrets of ray.headers and the
+// token are read from env.
+func Open(run *rundir.Run, env []string, version string) (*Session, error) {
+	s := &Session{run: run}
+	if err := run.Read(JobFile, &s.job); err != nil {
+		return nil, err
+	}
+	p, err := readPlan(run)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := p.Settings.Get("ray")
+	h, err := headers(block, environment(env))
+	if err != nil {
+		return nil, err
+	}
+	s.c = newClient(s.job.Address, h, version)
+	return s, nil
+}
+
+// Status is how a run is: what Ray says of its job, and how it ended once that
+// was seen, even if the cluster is gone by then.
+func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
+	own, err := s.run.Status()
+	if err != nil || own.State.Ended() {
+		return own, err
+	}
+	own.JobID = s.job.ID
+	r, err := s.c.job(ctx, s.job.ID)
+	var no *answered
+	switch {
+	case errors.As(err, &no) && no.status == http.StatusNotFound:
+		if s.job.Submitted == nil {
+			own.State, own.Reason = rundir.Failed, "Ray never got its job"
+			code := 3
+			own.ExitCode = &code
+			return own, nil // not kept: a request may still be on its way
+		}
+		own.State, own.Reason = rundir.Unknown, "Ray has no record of the job "+s.job.ID+" any more: the cluster was started anew, or the job was deleted"
+		return own, nil
+	case err != nil:
+		return own, err
+	}
+	merge(own, r)
+	if own.State.Ended() {
+		return own, s.run.WriteStatus(own)
+	}
+	return own, nil
+}
+
+// merge puts a job's record into a status.
+func merge(own *rundir.Status, r record) {
+	own.JobState = r.Status
+	own.StartedAt = at(r.Start)
+	switch r.Status {
+	case "PENDING":
+		own.State, own.Reason = rundir.Pending, firstLine(r.Message)
+	case "SUCCEEDED":
+		code := 0
+		own.State, own.Reason, own.ExitCode, own.EndedAt = rundir.Succeeded, "", &code, at(r.End)
+	case "STOPPED":
+		code := 143
+		own.State, own.Reason, own.ExitCode, own.EndedAt = rundir.Stopped, "stopped", &code, at(r.End)
+	case "FAILED":
+		code := 3
+		own.State, own.EndedAt = rundir.Failed, at(r.End)
+		switch {
+		case r.Code != nil && *r.Code < 0:
+			code = 128 - *r.Code
+			own.Reason = fmt.Sprintf("the driver was killed by signal %d", -*r.Code)
+		case r.Code != nil && *r.Code > 0:
+			code = *r.Code
+			own.Reason = fmt.Sprintf("the driver ended with status %d", code)
+			if code == 127 {
+				own.Reason += ": a program was not found on its node"
+			}
+		default:
+			own.Reason = because(r)
+		}
+		own.ExitCode = &code
+	default: // RUNNING, and what later releases add
+		own.State, own.Reason = rundir.Ready, ""
+	}
+}
+
+// because says why a job failed without a driver's exit status.
+func because(r record) string {
+	what := map[string]string{
+		"RUNTIME_ENV_SETUP_FAILURE":          "its runtime environment could not be set up",
+		"JOB_SUPERVISOR_ACTOR_START_FAILURE": "Ray could not start it",
+		"JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "Ray could not start it in time",
+		"JOB_SUPERVISOR_ACTOR_DIED":          "the node of its driver, or what watches it there, died",
+	}[r.ErrorType]
+	said := firstLine(r.Message)
+	if what == "" {
+		return said
+	}
+	if last := lastLine(r.Message); last != said && r.ErrorType == "RUNTIME_ENV_SETUP_FAILURE" {
+		said = last
+	}
+	return what + ": " + said
+}
+
+func firstLine(s string) string { l, _, _ := strings.Cut(strings.TrimSpace(s), "\n"); return l }
+
+func at(ms int64) *time.Time {
+	if ms == 0 {
+		return nil
+	}
+	t := time.UnixMilli(ms).UTC()
+	return &t
+}
+
+// ErrPending says that a job could not be stopped because Ray has not started it.
+var ErrPending = errors.New("Ray has not started the job, and cannot stop such a one (PENDING); it gives up by itself after 15 minutes unless RAY_JOB_START_TIMEOUT_SECONDS says otherwise: stop it again later")
+
+// pendingGrace is how long stop waits for a pending job to start.
+const pendingGrace = time.Minute
+
+// Stop ends the job and waits until it has ended. Ray answers at once, and to a
+// job that is PENDING it answers as well and does nothing: it is asked again
+// once that runs. It gives up after grace.
+func (s *Session) Stop(ctx context.Context, by string, grace time.Duration) (*rundir.Status, error) {
+	if err := s.run.RequestStop(by); err != nil {
+		return nil, err
+	}
+	var asked time.Time
+	asking := ""
+	for start := time.Now(); ; {
+		r, err := s.c.job(ctx, s.job.ID)
+		var no *answered
+		switch {
+		case errors.As(err, &no) && no.status == http.StatusNotFound:
+			return s.Status(ctx)
+		case err != nil:
+			return nil, err
+		case r.over():
+			return s.Status(ctx)
+		}
+		if asking != r.Status || time.Since(asked) > 5*time.Second {
+			if err := s.c.do(ctx, http.MethodPost, "/api/jobs/"+s.job.ID+"/stop", nil, nil); err != nil && !errors.As(err, &no) {
+				return nil, err
+			}
+			asked, asking = time.Now(), r.Status
+		}
+		switch {
+		case r.Status == "PENDING" && time.Since(start) > pendingGrace:
+			return nil, ErrPending
+		case time.Since(start) > grace:
+			return nil, fmt.Errorf("job %s was asked to stop %d s ago and is %s", s.job.ID, int(grace.Seconds()), r.Status)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// reconnects is the wait between two tries to get the log, and mostFailed how
+// many of them may fail for a job that has ended: its node may be gone.
+const (
+	reconnects = 500 * time.Millisecond
+	mostFailed = 10
+)
+
+// Follow writes the job's log until the job has ended and all of its log is
+// written, or ctx is done. Each connection gives the log from its first byte:
+// what was written before is passed over, so that a connection that breaks loses
+// and doubles nothing. lost is told of a dashboard that does not answer, once a
+// break, and nil when it answers again; it may end the following by an error.
+func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) error) error {
+	var done int64 // bytes of the log that are written
+	var failed int // connections in a row, for a job that has ended
+	broken := false
+	for {
+		r, err := s.c.job(ctx, s.job.ID)
+		var no *answered
+		var denied *Denied
+		switch {
+		case errors.As(err, &no) && no.status == http.StatusNotFound:
+			return nil
+		case err == nil && r.Agent == "": // it has not run: Ray would never close the stream
+			if r.over() {
+				return nil
+			}
+		case err == nil:
+			if done, err = s.copy(ctx, out, done); err == nil && r.over() {
+				return nil
+			}
+			var w *writeError
+			if errors.As(err, &w) {
+				return w.err
+			}
+			if failed++; err == nil || !r.over() {
+				failed = 0
+			} else if failed == mostFailed {
+				return fmt.Errorf("the rest of the log cannot be had: %w", err)
+			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &denied):
+			return err
+		case (err != nil) != broken:
+			broken = err != nil
+			if err := lost(err); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(reconnects):
+		}
+	}
+}
+
+// writeError is a failure of the reader's side.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return e.err.Error() }
+
+// silence is how long a log may be silent before it is asked whether the
+// dashboard is there, and whether the job has ended. Ray answers no pings.
+const silence = 20 * time.Second
+
+// copy writes what a stream has after its first skip bytes, and returns how many
+// bytes of the log are written in all. The error is nil if Ray closed the stream.
+func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, error) {
+	conn, err := s.c.tail(ctx, s.job.ID)
+	if err != nil {
+		return skip, err
+	}
+	defer func() { _ = conn.CloseNow() }() // only read
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var last atomic.Int64 // when something was read, in nanoseconds
+	last.Store(time.Now().UnixNano())
+	go func() { // a dashboard that hangs keeps the connection open
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(silence / 4):
+			}
+			if time.Since(time.Unix(0, last.Load())) < silence {
+				continue
+			}
+			last.Store(time.Now().UnixNano())
+			if r, err := s.c.job(ctx, s.job.ID); err != nil {
+				cancel(err)
+			} else if r.over() {
+				cancel(errors.New("it is silent, and the job has ended"))
+			}
+		}
+	}()
+	var seen int64
+	for {
+		_, data, err := conn.Read(ctx)
+		last.Store(time.Now().UnixNano())
+		if err != nil {
+			if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+				return max(seen, skip), nil
+			}
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return max(seen, skip), &Unreachable{fmt.Errorf("the log's connection broke: %w", err)}
+		}
+		from := max(0, min(skip-seen, int64(len(data))))
+		seen += int64(len(data))
+		if from < int64(len(data)) {
+			if _, err := out.Write(data[from:]); err != nil {
+				return max(seen, skip), &writeError{err}
+			}
+		}
+	}
+}
+
+// Log is what the job has printed up to now.
+func (s *Session) Log(ctx context.Context) (string, error) {
+	var l struct {
+		Logs string `json:"logs"`
+	}
+	err := s.c.do(ctx, http.MethodGet, "/api/jobs/"+s.job.ID+"/logs", nil, &l)
+	return l.Logs, err
+}
