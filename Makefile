@@ -40,6 +40,7 @@ e2e:
 	e2e/gym/run
 	e2e/engines/run
 	e2e/local/run
+	e2e/ray/run
 	e2e/slurm/run
 
 build:

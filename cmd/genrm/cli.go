@@ -94,9 +94,10 @@ type app struct {
 	stdout io.Writer
 	stderr io.Writer
 	env    []string
-	took   atomic.Bool    // the command takes signals itself, from signal
-	signal chan os.Signal // see takeSignals
-	grace  atomic.Int64   // nanoseconds that a command may take to end after a signal
+	took   atomic.Bool      // the command takes signals itself, from signal
+	signal chan os.Signal   // see takeSignals
+	grace  atomic.Int64     // nanoseconds that a command may take to end after a signal
+	away   map[string]error // dashboards of Ray that did not answer: of many runs the first is waited for
 }
 
 // takeSignals hands every further signal to the command, which ends by itself.

@@ -209,8 +209,15 @@ func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
 	if err != nil {
 		return nil, targetError{err}
 	}
+	if err := a.away[s.Address()]; err != nil {
+		return nil, targetError{err}
+	}
 	st, err := s.Status(a.ctx)
 	if err != nil {
+		if a.away == nil {
+			a.away = map[string]error{}
+		}
+		a.away[s.Address()] = err
 		return nil, targetError{err}
 	}
 	return st, nil

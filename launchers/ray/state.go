@@ -68,6 +68,9 @@ func Open(run *rundir.Run, env []string, version string) (*Session, error) {
 	return s, nil
 }
 
+// Address is that of the dashboard.
+func (s *Session) Address() string { return s.job.Address }
+
 // Status is how a run is: what Ray says of its job, and how it ended once that
 // was seen, even if the cluster is gone by then.
 func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {

@@ -1,0 +1,727 @@
+//go:build e2e
+
+package ray
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// limit bounds a hang; it is no promise.
+const limit = 3 * time.Minute
+
+// driver stands for train.py and gym: it records what it was given beside the
+// file end, which is Python that says what it does then.
+const driver = `#!/usr/bin/env python3
+import json, os, pathlib, sys, time
+here = pathlib.Path(%s)
+files = {a: open(a).read() for a in sys.argv[1:] if a.endswith(".yaml") and os.path.exists(a)}
+(here / "record.new").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "files": files}))
+(here / "record.new").rename(here / "record")
+exec((here / "end").read_text())
+`
+
+// rig is one test's folder on one of the clusters.
+type rig struct {
+	t       *testing.T
+	dir     string
+	genrm   string
+	address string
+	env     []string
+}
+
+func newRig(t *testing.T, end string) *rig {
+	t.Helper()
+	r := &rig{t: t, genrm: os.Getenv("GENRM_E2E_GENRM"), address: os.Getenv("GENRM_E2E_PLAIN"), dir: filepath.Join(t.TempDir(), `user's "größe" 50%`)}
+	if r.genrm == "" || r.address == "" {
+		t.Fatal("start these tests with e2e/ray/run")
+	}
+	for _, dir := range []string{"relax", "bin", "models"} {
+		if err := os.MkdirAll(filepath.Join(r.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.file("end", end)
+	text := fmt.Sprintf(driver, cueText(r.dir))
+	r.file("relax/train.py", text)
+	if err := os.Chmod(r.file("bin/gym", text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *rig) file(name, text string) string {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// cueText spells a text in CUE, and in Python.
+func cueText(s string) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string always can
+	return strings.TrimSpace(b.String())
+}
+
+// relax writes a training run on this many GPUs.
+func (r *rig) relax(gpus int, more string) string {
+	return r.file("experiment.cue", fmt.Sprintf(`
+name:   "training"
+target: "ray"
+relax: {
+	root:       %s
+	entrypoint: "train.py"
+	colocate:   true
+	resource: {actor: [1, %d], rollout: [1, %d], genrm: [1, %d]}
+	genrm_model_path: %s
+	rm_type:          "dapo-genrm"
+	reward_key:       "score"
+	args: hf_checkpoint: "/"
+}
+%s`, cueText(filepath.Join(r.dir, "relax")), gpus, gpus/2, gpus/2, cueText(filepath.Join(r.dir, "models")), more))
+}
+
+// gym writes a rollout run whose driver is found in the test's folder.
+func (r *rig) gym(path string) string {
+	return r.file("experiment.cue", fmt.Sprintf(`
+name:   "rollouts"
+target: "ray"
+gym: {
+	env: {PATH: %s, JUDGE_API_KEY: {env: "HOME"}}
+	config: {
+		policy_base_url:   "https://judge.example.com/v1"
+		policy_model_name: "it's $HOME \"größe\""
+		policy_api_key: env: "JUDGE_API_KEY"
+		policy_model: responses_api_models: openai_model: {
+			entrypoint:      "app.py"
+			openai_base_url: "${policy_base_url}"
+			openai_api_key:  "${policy_api_key}"
+			openai_model:    "${policy_model_name}"
+		}
+	}
+}
+`, cueText(path)))
+}
+
+func (r *rig) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(r.genrm, args...)
+	cmd.Dir = r.dir
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + r.dir, "GENRM_RUNS=" + filepath.Join(r.dir, "runs"), "RAY_ADDRESS=" + r.address,
+		"HTTP_PROXY=http://127.0.0.1:1", "http_proxy=http://127.0.0.1:1"}, r.env...)
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// ends runs genrm, wants an exit status and texts, and returns what it printed.
+func (r *rig) ends(code int, texts []string, args ...string) string {
+	r.t.Helper()
+	cmd := r.command(args...)
+	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	out, _ := cmd.CombinedOutput()
+	timer.Stop()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		r.t.Errorf("genrm %q: exit status %d, want %d\n%s", args, got, code, out)
+	}
+	for _, text := range texts {
+		if !strings.Contains(string(out), text) {
+			r.t.Errorf("genrm %q: no %q in\n%s", args, text, out)
+		}
+	}
+	return string(out)
+}
+
+type status struct {
+	RunID    string `json:"run_id"`
+	State    string `json:"state"`
+	ExitCode *int   `json:"exit_code"`
+	JobID    string `json:"job_id"`
+	JobState string `json:"job_state"`
+	Dir      string `json:"dir"`
+}
+
+func (r *rig) status() status {
+	r.t.Helper()
+	out, err := r.command("status", "-o", "json").Output()
+	var st status
+	if err == nil {
+		err = json.Unmarshal(out, &st)
+	}
+	if err != nil {
+		r.t.Fatalf("%v: %s", err, out)
+	}
+	return st
+}
+
+// until waits for a state of the last run.
+func (r *rig) until(state string) {
+	r.t.Helper()
+	for start := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		if st := r.status(); st.State == state {
+			return
+		} else if time.Since(start) > limit || st.ExitCode != nil {
+			r.t.Fatalf("the run is %s, not %s", st.State, state)
+		}
+	}
+}
+
+// recorded waits for the driver's record.
+func (r *rig) recorded() (rec struct {
+	Argv  []string
+	Env   map[string]string
+	Cwd   string
+	Files map[string]string
+}) {
+	r.t.Helper()
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		data, err := os.ReadFile(filepath.Join(r.dir, "record"))
+		if err == nil {
+			if err := json.Unmarshal(data, &rec); err != nil {
+				r.t.Fatal(err)
+			}
+			return rec
+		}
+		if time.Since(start) > limit {
+			r.t.Fatal("the driver has recorded nothing")
+		}
+	}
+}
+
+// jobs are the ids of the cluster's jobs that hold a text.
+func (r *rig) jobs(text string) (out []string) {
+	r.t.Helper()
+	resp, err := http.Get(r.address + "/api/jobs/")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var all []struct {
+		ID         string `json:"submission_id"`
+		Entrypoint string `json:"entrypoint"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&all); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, j := range all {
+		if strings.Contains(j.Entrypoint, text) {
+			out = append(out, j.ID)
+		}
+	}
+	return out
+}
+
+// mark is a text that only the entrypoints of this test's jobs hold.
+func (r *rig) mark() string { return filepath.Base(filepath.Dir(filepath.Dir(r.dir))) }
+
+func (r *rig) folders() int {
+	entries, _ := os.ReadDir(filepath.Join(r.dir, "runs"))
+	return len(entries)
+}
+
+func TestExit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, end string
+		code      int
+		says      string
+	}{
+		{"0", `print("fine")`, 0, "succeeded"},
+		{"3", `sys.exit(3)`, 3, "the driver ended with status 3"},
+		{"-9", `os.kill(os.getpid(), 9)`, 137, "the driver was killed by signal 9"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, c.end)
+			r.ends(c.code, []string{c.says}, "launch", r.relax(2, ""), "--wait")
+			if st := r.status(); st.ExitCode == nil || *st.ExitCode != c.code {
+				t.Errorf("%+v", st)
+			}
+			r.ends(0, []string{c.says}, "list")
+			r.ends(0, []string{"Running entrypoint"}, "logs", "-f")
+			if want := filepath.Join(r.dir, "relax"); r.recorded().Cwd != want {
+				t.Errorf("the driver was in %q, want %q", r.recorded().Cwd, want)
+			}
+		})
+	}
+	t.Run("127", func(t *testing.T) {
+		r := newRig(t, "")
+		r.ends(127, []string{"a program was not found on its node"}, "launch", r.gym("/usr/bin:/bin"), "--wait")
+	})
+}
+
+// TestHostile sends what row by row was broken by others' quoting.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	hostile := "it's \"`table`\" $HOME; a && b {{x}} \\ \n größe"
+	plain := "it's \"`table`\"; a && b {{x}} \\ \n größe"
+	argument := "{'ps-auc':{'cnt':1}}"
+	r := newRig(t, `
+import ray
+ray.init(log_to_driver=False)
+get = ray.remote(lambda: dict(os.environ))
+(here / "worker").write_text(json.dumps(ray.get(get.options(num_gpus=1).remote())))
+`)
+	r.ends(0, []string{"GRM8324"}, "launch", r.relax(2, fmt.Sprintf("relax: {env: {HOSTILE: %s, PLAIN: %s}, extra_args: [\"--custom\", %s, %[1]s]}\n", cueText(hostile), cueText(plain), cueText(argument))), "--wait")
+	rec := r.recorded()
+	if got := rec.Argv[len(rec.Argv)-3:]; got[1] != argument || got[2] != hostile {
+		t.Errorf("argv %q", got)
+	}
+	if rec.Env["HOSTILE"] != hostile || rec.Env["PLAIN"] != plain {
+		t.Errorf("environment %q, %q", rec.Env["HOSTILE"], rec.Env["PLAIN"])
+	}
+	data, err := os.ReadFile(filepath.Join(r.dir, "worker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var worker map[string]string
+	if err := json.Unmarshal(data, &worker); err != nil {
+		t.Fatal(err)
+	}
+	if worker["PLAIN"] != plain || worker["HOSTILE"] != "" {
+		t.Errorf("a worker has %q, %q", worker["PLAIN"], worker["HOSTILE"])
+	}
+}
+
+// TestGym wants the generated file on the head as it was frozen, and a secret of
+// the node's environment that the job's record does not hold.
+func TestGym(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "")
+	r.ends(0, nil, "launch", r.gym(filepath.Join(r.dir, "bin")+":/usr/bin:/bin"), "--wait")
+	want, err := os.ReadFile(filepath.Join(r.status().Dir, "artifacts", "gym.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := r.recorded()
+	if len(rec.Files) != 1 {
+		t.Fatalf("files %q of %q", rec.Files, rec.Argv)
+	}
+	for _, got := range rec.Files {
+		if got != string(want) {
+			t.Errorf("the driver read\n%s\nand the run has\n%s", got, want)
+		}
+	}
+	if home := filepath.Join(os.Getenv("GENRM_RAY_RIG"), "home"); rec.Env["JUDGE_API_KEY"] != home {
+		t.Errorf("the secret is %q, want that of the node, %q", rec.Env["JUDGE_API_KEY"], home)
+	}
+	if request, err := os.ReadFile(filepath.Join(r.status().Dir, "request.json")); err != nil || strings.Contains(string(request), rec.Env["JUDGE_API_KEY"]) {
+		t.Error("the request holds the secret", err)
+	}
+}
+
+// TestAnswerLost drops the answer to the first submission.
+func TestAnswerLost(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "")
+	var posts atomic.Int32
+	r.address = r.front(func(w http.ResponseWriter, req *http.Request, ahead http.Handler) {
+		if req.Method == http.MethodPost && posts.Add(1) == 1 {
+			ahead.ServeHTTP(httptest.NewRecorder(), req)
+			panic(http.ErrAbortHandler)
+		}
+		ahead.ServeHTTP(w, req)
+	})
+	r.ends(0, []string{"succeeded"}, "launch", r.relax(2, ""), "--wait")
+	if got := r.jobs(r.mark()); len(got) != 1 {
+		t.Errorf("there are the jobs %q", got)
+	}
+}
+
+// front serves the dashboard below /pre/fix.
+func (r *rig) front(f func(http.ResponseWriter, *http.Request, http.Handler)) string {
+	r.t.Helper()
+	to, err := url.Parse(r.address)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	p := httputil.NewSingleHostReverseProxy(to)
+	p.ErrorLog = nil
+	s := httptest.NewServer(http.StripPrefix("/pre/fix", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { f(w, req, p) })))
+	s.Config.ErrorLog = nil
+	r.t.Cleanup(s.Close)
+	real := r.address
+	r.t.Cleanup(func() { r.address = real })
+	address := s.URL + "/pre/fix"
+	return address
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	holder := newRig(t, "while not (here / 'go').exists(): time.sleep(0.1)")
+	holder.ends(0, nil, "launch", holder.relax(2, `ray: entrypoint_resources: node2: 1`))
+	holder.until("ready")
+	r := newRig(t, "time.sleep(3600)")
+	r.ends(0, nil, "launch", r.relax(2, `ray: entrypoint_resources: node2: 1`))
+	r.until("pending")
+	stop := r.command("stop")
+	var out bytes.Buffer
+	stop.Stdout, stop.Stderr = &out, &out
+	if err := stop.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) { // it has been asked to stop while it is pending
+		if _, err := os.Stat(filepath.Join(r.status().Dir, "stop.json")); err == nil || time.Since(start) > limit {
+			break
+		}
+	}
+	holder.file("go", "")
+	if err := stop.Wait(); err != nil {
+		t.Errorf("stop of a pending job: %v\n%s", err, out.String())
+	}
+	if st := r.status(); st.State != "stopped" || st.ExitCode == nil || *st.ExitCode != 143 {
+		t.Errorf("%+v", st)
+	}
+	holder.until("succeeded")
+	holder.ends(0, []string{"has ended: succeeded"}, "stop")
+
+	running := newRig(t, "time.sleep(3600)")
+	running.ends(0, nil, "launch", running.relax(2, ""))
+	running.recorded()
+	running.ends(0, []string{"has ended: stopped"}, "stop")
+	running.ends(0, []string{"stopped"}, "status")
+}
+
+// TestInterrupt wants Ctrl-C to leave the job alone.
+func TestInterrupt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "while not (here / 'go').exists(): time.sleep(0.1)")
+	cmd := r.command("launch", r.relax(2, ""), "--wait")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.recorded()
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(out.String(), "goes on as a Ray job") {
+		t.Errorf("exit status %d\n%s", code, out.String())
+	}
+	if st := r.status(); st.State != "ready" {
+		t.Errorf("%+v", st)
+	}
+	r.file("go", "")
+	r.until("succeeded")
+}
+
+func TestToken(t *testing.T) {
+	t.Parallel()
+	token, err := os.ReadFile(os.Getenv("GENRM_E2E_TOKEN_PATH"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers := `ray: headers: Authorization: {env: "MY_HEADER"}`
+	for _, c := range []struct {
+		name, block, env string
+		code             int
+		says             string
+	}{
+		{"missing", "", "", 3, "GRM8323"},
+		{"wrong", "", "RAY_AUTH_TOKEN=wrong", 3, "refuses the token"},
+		{"variable", "", "RAY_AUTH_TOKEN=" + string(token), 0, "succeeded"},
+		{"file", "", "RAY_AUTH_TOKEN_PATH=" + os.Getenv("GENRM_E2E_TOKEN_PATH"), 0, "succeeded"},
+		{"header", headers, "MY_HEADER=Bearer " + string(token), 0, "succeeded"},
+		{"header not set", headers, "", 3, "MY_HEADER holds a secret and is not set"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, "")
+			r.address = os.Getenv("GENRM_E2E_TOKEN")
+			if c.env != "" {
+				r.env = []string{c.env}
+			}
+			r.ends(c.code, []string{c.says}, "launch", r.relax(2, c.block), "--wait")
+			if c.code != 0 {
+				if n := r.folders(); n != 0 {
+					t.Errorf("%d folders are left", n)
+				}
+				return
+			}
+			found, err := exec.Command("grep", "-rF", string(token), filepath.Join(r.dir, "runs")).Output()
+			if err == nil || len(found) > 0 {
+				t.Errorf("the token is in the run: %s", found)
+			}
+		})
+	}
+}
+
+// TestDashboard is about what stands at the address.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "<!doctype html><title>Sign in</title>")
+	}))
+	t.Cleanup(page.Close)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(other.Close)
+	away := httptest.NewServer(http.RedirectHandler("https://login.example/", http.StatusFound))
+	t.Cleanup(away.Close)
+	listen := func(f func(net.Conn)) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				f(c)
+			}
+		}()
+		return "http://" + l.Addr().String()
+	}
+	hang := listen(func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
+	reset := listen(func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); _ = c.Close() })
+	for _, c := range []struct{ name, address, says string }{
+		{"page", page.URL, `the web page "Sign in"`},
+		{"other", other.URL, "is no Ray dashboard"},
+		{"redirect", away.URL, "redirects to https://login.example"},
+		{"hang", hang, "did not answer within"},
+		{"reset", reset, "the Ray dashboard at " + reset},
+		{"refused", "http://127.0.0.1:1", "connection refused"},
+		{"prefix", os.Getenv("GENRM_E2E_PLAIN") + "/no", "path prefix"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "")
+			r.ends(3, []string{c.says}, "launch", r.relax(2, ""), "--address", c.address)
+			if n := r.folders(); n != 0 {
+				t.Errorf("%d folders are left", n)
+			}
+		})
+	}
+}
+
+func TestTooFewGPUs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "")
+	file := r.relax(32, "")
+	r.ends(3, []string{"GRM8320", "the run needs 32 GPUs, and the Ray cluster has 16", "32 for actor", "16 for genrm", "16 on 2 nodes"}, "launch", file)
+	if n, jobs := r.folders(), r.jobs(r.mark()); n != 0 || len(jobs) != 0 {
+		t.Errorf("%d folders and the jobs %q are left", n, jobs)
+	}
+	r.ends(0, []string{"warning[GRM8320]", "succeeded"}, "launch", file, "--grows", "--wait")
+	r.ends(3, []string{"GRM8325"}, "launch", r.relax(2, `ray: working_dir: "code"`))
+}
+
+// TestLog follows a log over connections that break all the time.
+func TestLog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "for i in range(60000):\n    print(f'line {i} größe ' + 'x' * 50, flush=i % 100 == 0)\n    if i % 10000 == 0: time.sleep(0.5)\nprint('no newline at the end', end='')\n")
+	to, err := url.Parse(r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var cuts atomic.Int32
+	var most atomic.Int64 // bytes that a connection carries: each may get further than the one before
+	most.Store(300_000)
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				out, err := net.Dial("tcp", to.Host)
+				if err != nil {
+					_ = in.Close()
+					return
+				}
+				var once sync.Once
+				shut := func() { once.Do(func() { _ = in.Close(); _ = out.Close() }) }
+				go func() { _, _ = io.Copy(out, in); shut() }()
+				if n, _ := io.CopyN(in, out, most.Load()); n == most.Load() {
+					cuts.Add(1)
+					most.Add(900_000)
+				}
+				shut()
+			}()
+		}
+	}()
+	cmd := r.command("launch", r.relax(2, ""), "--wait", "--address", "http://"+l.Addr().String())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out[:min(len(out), 2000)])
+	}
+	if cuts.Load() == 0 {
+		t.Error("no connection was cut")
+	}
+	next := 0
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "line ") {
+			continue
+		}
+		if want := fmt.Sprintf("line %d größe %s\n", next, strings.Repeat("x", 50)); line != want {
+			t.Fatalf("%q, want %q", line, want)
+		}
+		next++
+	}
+	if next != 60000 || strings.Count(string(out), "no newline at the end") != 1 {
+		t.Errorf("%d lines", next)
+	}
+	r.ends(0, []string{"line 59999"}, "logs", "-n", "2")
+}
+
+// do makes the rig do something to the cluster.
+func do(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("./rig", args...).CombinedOutput(); err != nil {
+		t.Fatalf("rig %q: %v\n%s", args, err, out)
+	}
+}
+
+// TestHang stops the dashboard while a run is followed. Other tests wait.
+func TestHang(t *testing.T) {
+	r := newRig(t, "while not (here / 'go').exists(): time.sleep(0.1)\nprint('after it')")
+	cmd := r.command("launch", r.relax(2, ""), "--wait")
+	var out buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.recorded()
+	do(t, "dashboard", "hang")
+	t.Cleanup(func() { do(t, "dashboard", "go") })
+	r.ends(3, []string{"did not answer within"}, "status")
+	r.ends(0, []string{"training-"}, "list")
+	r.ends(3, []string{"did not answer within"}, "stop")
+	out.awaits(t, "Ray does not answer")
+	r.file("go", "")
+	do(t, "dashboard", "go")
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{"Ray answers again", "after it", "succeeded"} {
+		if !strings.Contains(out.String(), text) {
+			t.Errorf("no %q in\n%s", text, out.String())
+		}
+	}
+}
+
+// TestNodeKilled takes the driver's node away.
+func TestNodeKilled(t *testing.T) {
+	r := newRig(t, "time.sleep(3600)")
+	cmd := r.command("launch", r.relax(2, `ray: entrypoint_resources: node2: 1`), "--wait")
+	var out buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.recorded()
+	do(t, "node", "kill", "2")
+	t.Cleanup(func() {
+		do(t, "node", "start", "2")
+		for start := time.Now(); time.Since(start) < limit; time.Sleep(time.Second) {
+			if r.nodes() == 2 {
+				return
+			}
+		}
+		t.Error("node 2 did not come back")
+	})
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(out.String(), "the node of its driver, or what watches it there, died") {
+		t.Errorf("exit status %d\n%s", code, out.String())
+	}
+}
+
+// nodes are the living nodes of the cluster.
+func (r *rig) nodes() (n int) {
+	resp, err := http.Get(r.address + "/nodes?view=summary")
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body) // half of it has fewer
+	return strings.Count(string(text), `"state": "ALIVE"`)
+}
+
+// buffer is what a command has printed so far.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (b *buffer) awaits(t *testing.T, text string) {
+	t.Helper()
+	for start := time.Now(); !strings.Contains(b.String(), text); time.Sleep(100 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Fatalf("no %q in\n%s", text, b.String())
+		}
+	}
+}
+
+var block = regexp.MustCompile("(?ms)^```(cue|sh) (\\S+)\n(.*?)^```$")
+
+// TestReadme runs the commands that README.md shows for Ray, one by one.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, "time.sleep(2)")
+	ran := 0
+	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
+		if m[1] == "cue" && m[2] == "job.cue" {
+			r.file(m[2], strings.NewReplacer(`"/opt/relax"`, cueText(filepath.Join(r.dir, "relax"))).Replace(m[3]))
+		}
+		if m[1] != "sh" || m[2] != "ray" {
+			continue
+		}
+		for line := range strings.Lines(m[3]) {
+			cmd := r.command()
+			sh := exec.Command("bash", "-c", strings.ReplaceAll(line, "http://ray-head:8265", r.address))
+			sh.Dir, sh.Env = r.dir, append(cmd.Env, "PATH="+filepath.Dir(r.genrm)+":"+os.Getenv("PATH"))
+			if out, err := sh.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", line, err, out)
+			}
+			ran++
+		}
+	}
+	if ran == 0 {
+		t.Error("README.md shows no command for Ray")
+	}
+}
