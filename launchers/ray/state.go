@@ -217,6 +217,8 @@ const (
 	mostFailed = 10
 )
 
+var wait = reconnects // shorter in a test
+
 // Follow writes the job's log until the job has ended and all of its log is
 // written, or ctx is done. Each connection gives the log from its first byte:
 // what was written before is passed over, so that a connection that breaks loses
@@ -265,7 +267,7 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(reconnects):
+		case <-time.After(wait):
 		}
 	}
 }
