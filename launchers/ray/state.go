@@ -165,7 +165,7 @@ func at(ms int64) *time.Time {
 }
 
 // ErrPending says that a job could not be stopped because Ray has not started it.
-var ErrPending = errors.New("Ray has not started the job, and cannot stop such a one (PENDING); it gives up by itself after 15 minutes unless RAY_JOB_START_TIMEOUT_SECONDS says otherwise: stop it again later")
+var ErrPending = errors.New("the job has not been started, and Ray cannot stop such a one (PENDING); Ray gives up by itself after 15 minutes unless RAY_JOB_START_TIMEOUT_SECONDS says otherwise: stop it again later")
 
 // pendingGrace is how long stop waits for a pending job to start.
 const pendingGrace = time.Minute
