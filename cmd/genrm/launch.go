@@ -26,6 +26,7 @@ type launchCmd struct {
 	Follow      bool   `short:"f" help:"Show what the processes print, too."`
 	DryRun      bool   `help:"Check this machine and show what would be started; start and write nothing."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
+	NodeBinary  string `placeholder:"FILE" help:"Target slurm: genrm for the nodes, where their processors differ from this machine's. Default: this one."`
 	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
 	Judges      string `placeholder:"RUN|PATH" help:"For relax and gym: judges that the driver asks, told to it as GENRM_JUDGES_URL. A run; on target slurm also a serve experiment, which then starts and ends with this one in a heterogeneous job."`
 	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`

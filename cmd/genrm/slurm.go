@@ -38,7 +38,7 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
 		root = stated
 	}
-	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version()}
+	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary}
 	if c.DryRun {
 		files, err := slurm.Files(p)
 		if err != nil {
@@ -168,7 +168,7 @@ func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
 	if stated := plans[0].Cluster.RunRoot; stated != "" && c.Runs == "" {
 		root = stated
 	}
-	runs, job, found, err := slurm.LaunchArray(a.ctx, plans, slurm.Options{Root: root, WorkDir: cwd, Env: a.env, Version: version()})
+	runs, job, found, err := slurm.LaunchArray(a.ctx, plans, slurm.Options{Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary})
 	if err != nil {
 		return targetError{err}
 	}

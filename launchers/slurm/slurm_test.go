@@ -238,7 +238,11 @@ func TestSubmit(t *testing.T) {
 	p := compile(t, judges+`slurm: {partition: "gpu-batch", export: ["HOME"]}`) // without PATH sbatch is found all the same
 	env := append(stub(t, map[string]string{"sbatch": `env >` + dir + `/env; printf '%s\n' "$@" >` + dir + `/argv; echo "7;other"`}), "OTHER=1", "HOME=/root",
 		"SLURM_JOB_ID=4242", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "SLURM_CONF=/etc/slurm/slurm.conf", "HF_TOKEN=0123456789abcdef")
-	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env})
+	other := filepath.Join(dir, "genrm-arm64")
+	if err := os.WriteFile(other, []byte("for other processors"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env, Binary: other})
 	if err != nil || found.HasErrors() || job.ID != "7" || job.Cluster != "other" {
 		t.Fatalf("%+v %+v %v", job, found, err)
 	}
@@ -264,6 +268,9 @@ func TestSubmit(t *testing.T) {
 	}
 	if err := run.Verify(); err != nil {
 		t.Error(err)
+	}
+	if data, err := os.ReadFile(run.Binary); err != nil || string(data) != "for other processors" {
+		t.Errorf("the nodes get %q %v", data, err)
 	}
 	for _, f := range []string{rundir.PlanFile, rundir.GraphFile, Script, JobFile} {
 		data, err := os.ReadFile(run.Path(f))
