@@ -73,6 +73,9 @@ func (c *launchCmd) Run(a *app) error {
 		return usagef("launch starts one experiment, and there are %d: choose by --name (%s)", len(plans), strings.Join(names, ", "))
 	}
 	p := plans[0]
+	if c.Judges != "" && p.Workload == plan.Serve {
+		return usagef("--judges are asked by a driver, and the serve experiment %s has none", p.Name)
+	}
 	switch p.Target {
 	case plan.Local:
 		if c.TestOnly {

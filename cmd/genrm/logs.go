@@ -33,6 +33,12 @@ Exit status: 1 no such run or process.`
 }
 
 func (c *logsCmd) Run(a *app) error {
+	switch {
+	case c.Lines < -1:
+		return usagef("--lines wants a number, or -1 for all, not %d", c.Lines)
+	case c.Node < -1:
+		return usagef("--node wants the number of a node, from 0, not %d", c.Node)
+	}
 	run, err := c.open(a)
 	if err != nil {
 		return err

@@ -452,6 +452,9 @@ Examples:
 }
 
 func (c *pruneCmd) Run(a *app) error {
+	if c.OlderThan < 0 {
+		return usagef("--older-than wants an age, such as 24h, not %s", c.OlderThan)
+	}
 	root, err := c.root(a)
 	if err != nil {
 		return err

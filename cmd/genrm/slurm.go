@@ -21,6 +21,14 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 	if c.Detach {
 		return usagef("a Slurm job is left to Slurm anyway: --detach belongs to target local")
 	}
+	switch {
+	case c.TestOnly && (c.Wait || c.Follow || c.DryRun):
+		return usagef("--test-only submits nothing: it does not go with --wait, --follow or --dry-run")
+	case (c.TestOnly || c.DryRun) && c.judgesPath():
+		return usagef("--dry-run and --test-only look at one experiment: without --judges at %s, then at %s", p.Name, c.Judges)
+	case (c.TestOnly || c.DryRun) && c.Output == "json":
+		return usagef("--dry-run prints the job's script and --test-only the scheduler's answer: neither has a JSON form on target slurm")
+	}
 	cwd, err := os.Getwd()
 	if err != nil {
 		return err
@@ -152,6 +160,12 @@ func (c *launchCmd) judgesPlan(a *app) (*plan.Plan, error) {
 func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
 	if c.Wait || c.Follow || c.Detach || c.TestOnly || c.Rehearse {
 		return usagef("%d experiments are one job array: --wait, --follow, --detach, --test-only and --rehearse want one, by --name", len(plans))
+	}
+	if c.Judges != "" {
+		return usagef("%d experiments are one job array: --judges wants one, by --name", len(plans))
+	}
+	if c.DryRun && c.Output == "json" {
+		return usagef("--dry-run prints the job's script: it has no JSON form on target slurm")
 	}
 	if c.DryRun {
 		_, err := a.stdout.Write(slurm.ArrayScript(plans))
