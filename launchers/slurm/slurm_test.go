@@ -200,6 +200,16 @@ func stub(t *testing.T, programs map[string]string) []string {
 	return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 }
 
+// Who interrupts a command is not told that the controller is slow.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _, err := client{env: stub(t, map[string]string{"sbatch": "sleep 60"})}.run(ctx, "sbatch")
+	if err == nil || !strings.Contains(err.Error(), "interrupted before sbatch answered") {
+		t.Error(err)
+	}
+}
+
 func TestQuery(t *testing.T) {
 	const line = "JobId=7 JobName=x UserId=root(0) Reason=Resources JobState=PENDING Requeue=1 Restarts=2 ExitCode=0:0 DerivedExitCode=3:0 StartTime=Unknown NodeList=node1 Comment=genrm:x StdOut=/x\n"
 	for _, c := range []struct {
@@ -212,6 +222,7 @@ func TestQuery(t *testing.T) {
 		{"accounting has cancelled by", map[string]string{"sacct": `echo '7|CANCELLED by 0|0:0|0:0|0|n1|None'`}, "CANCELLED", nil},
 		{"no accounting", map[string]string{"sacct": `echo 'Slurm accounting storage is disabled' >&2; exit 1`, "scontrol": `cat <<'E'` + "\n" + line + "E\n"}, "PENDING", nil},
 		{"nobody knows", map[string]string{"sacct": "", "scontrol": `echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1`}, "", errNoRecord},
+		{"nobody knows an array's task", map[string]string{"sacct": "", "scontrol": `echo 'Job 7 not found'; exit 1`}, "", errNoRecord},
 		{"accounting lags", map[string]string{"sacct": "", "scontrol": "echo '" + strings.TrimSpace(line) + "'"}, "PENDING", nil},
 		{"accounting is behind, the controller has forgotten", map[string]string{"sacct": `echo '7|RUNNING|0:0|0:0|0|n1|None'`, "scontrol": `echo 'Invalid job id specified' >&2; exit 1`}, "RUNNING", nil},
 	} {

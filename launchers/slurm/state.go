@@ -83,7 +83,9 @@ var field = regexp.MustCompile(`(?:^| )(JobState|Reason|StartTime|ExitCode|Deriv
 func (c client) scontrol(ctx context.Context, id string) (record, error) {
 	out, stderr, err := c.run(ctx, "scontrol", "-d", "-o", "show", "job", id)
 	if err != nil {
-		if strings.Contains(stderr, "Invalid job id") {
+		// The second, on standard output, is of an array's task that was cancelled in
+		// the queue, as long as other tasks are there.
+		if strings.Contains(stderr, "Invalid job id") || stderr == "" && strings.HasSuffix(strings.TrimSpace(out), " not found") {
 			return record{}, errNoRecord
 		}
 		var gone *Unreachable

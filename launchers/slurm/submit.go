@@ -71,6 +71,7 @@ type client struct {
 // run gives the standard output. What the command says on standard error is its
 // error.
 func (c client) run(ctx context.Context, name string, args ...string) (stdout, stderr string, err error) {
+	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	find := c.find
@@ -86,7 +87,10 @@ func (c client) run(ctx context.Context, name string, args ...string) (stdout, s
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
-	if ctx.Err() != nil {
+	switch {
+	case asked.Err() != nil: // a signal, say: not Slurm's fault
+		err = &Unreachable{fmt.Errorf("interrupted before %s answered", name)}
+	case ctx.Err() != nil:
 		err = &Unreachable{fmt.Errorf("%s did not answer within %s", name, commandTimeout)}
 	}
 	return out.String(), strings.TrimSpace(errs.String()), err
