@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/node"
@@ -26,14 +28,19 @@ type rootFlag struct {
 }
 
 func (f rootFlag) root(a *app) (string, error) {
-	if f.Runs != "" {
-		return filepath.Abs(f.Runs)
+	root := f.Runs
+	if root == "" {
+		cwd, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		root = rundir.Root(a.getenv("GENRM_RUNS"), cwd)
 	}
-	cwd, err := os.Getwd()
-	if err != nil {
-		return "", err
+	root, err := filepath.Abs(root)
+	if err == nil && !utf8.ValidString(root) { // the run's own files, which are JSON, could not name it
+		err = fmt.Errorf("the path of the folder of runs is not UTF-8: %q; name another by GENRM_RUNS", root)
 	}
-	return filepath.Abs(rundir.Root(a.getenv("GENRM_RUNS"), cwd))
+	return root, err
 }
 
 // runFlags are the arguments of commands about one run.
@@ -339,6 +346,7 @@ func (c *stopCmd) Run(a *app) error {
 		if runs, err = rundir.List(root); err != nil {
 			return err
 		}
+		slices.Reverse(runs) // the last tasks of a job array wait, and would begin while the first are ended
 	case len(c.Refs) == 0:
 		c.Refs = []string{rundir.Last}
 	}
@@ -351,6 +359,9 @@ func (c *stopCmd) Run(a *app) error {
 	}
 	var errs []error
 	for _, run := range runs {
+		if a.ctx.Err() != nil {
+			break // a signal, which is the status
+		}
 		errs = append(errs, a.stopRun(run, c.All))
 	}
 	if err := errors.Join(errs...); err != nil {
