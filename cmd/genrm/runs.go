@@ -318,7 +318,8 @@ func endpointText(out io.Writer, e *rundir.Endpoints) error {
 type stopCmd struct {
 	Refs []string `arg:"" optional:"" name:"run" help:"Ids of runs, beginnings of them, or @last (the default)."`
 	rootFlag
-	All bool `help:"Every run that has not ended."`
+	All    bool   `help:"Every run that has not ended."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text, or json: the status of each run afterwards, in a list."`
 }
 
 func (stopCmd) Help() string {
@@ -357,12 +358,33 @@ func (c *stopCmd) Run(a *app) error {
 		}
 		runs = append(runs, run)
 	}
+	out := a.stdout
+	if c.Output == "json" {
+		out = io.Discard
+	}
 	var errs []error
+	reports := []report{}
 	for _, run := range runs {
 		if a.ctx.Err() != nil {
 			break // a signal, which is the status
 		}
-		errs = append(errs, a.stopRun(run, c.All))
+		told := c.Output == "json"
+		if told && c.All { // only of those that are ended now
+			st, err := a.runStatus(run)
+			told = err != nil || !st.State.Ended() || st.State == rundir.Lost
+		}
+		errs = append(errs, a.stopRun(run, c.All, out))
+		if told {
+			st, err := a.runStatus(run)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			reports = append(reports, report{st, run.Dir})
+		}
+	}
+	if c.Output == "json" {
+		errs = append(errs, printJSON(a.stdout, reports))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return targetError{err}
@@ -371,18 +393,18 @@ func (c *stopCmd) Run(a *app) error {
 }
 
 // stopRun ends one run. quiet says nothing of one that has ended.
-func (a *app) stopRun(run *rundir.Run, quiet bool) error {
+func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	st, err := a.runStatus(run)
 	if err != nil {
 		return err
 	}
 	if run.Target == string(plan.Slurm) {
-		return a.stopJob(run, st, quiet)
+		return a.stopJob(run, st, quiet, out)
 	}
 	if st.State.Ended() && st.State != rundir.Lost {
 		if left := node.Leftovers(run); len(left) == 0 {
 			if !quiet {
-				fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+				fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
 			}
 			return nil
 		}
@@ -419,10 +441,10 @@ func (a *app) stopRun(run *rundir.Run, quiet bool) error {
 	}
 	n, err := node.EndLost(run, "stopped after its supervisor was gone")
 	if n > 0 {
-		fmt.Fprintf(a.stdout, "%s: ended %d processes that were left\n", run.ID, n)
+		fmt.Fprintf(out, "%s: ended %d processes that were left\n", run.ID, n)
 	}
 	if err == nil {
-		fmt.Fprintf(a.stdout, "%s has ended\n", run.ID)
+		fmt.Fprintf(out, "%s has ended\n", run.ID)
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -291,16 +292,16 @@ func (c *launchCmd) followJob(a *app, run *rundir.Run, job *slurm.Job) error {
 // jobGrace is how long a job may take to end in order before it is cancelled.
 const jobGrace = 60 * time.Second
 
-func (a *app) stopJob(run *rundir.Run, st *rundir.Status, quiet bool) error {
+func (a *app) stopJob(run *rundir.Run, st *rundir.Status, quiet bool, out io.Writer) error {
 	if st.State.Ended() {
 		if !quiet {
-			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+			fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
 		}
 		return nil
 	}
 	if err := slurm.Stop(a.ctx, run, userAtHost(), a.env, jobGrace); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stdout, "%s has ended\n", run.ID)
+	fmt.Fprintf(out, "%s has ended\n", run.ID)
 	return nil
 }
