@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -48,8 +49,12 @@ func (c *logsCmd) Run(a *app) error {
 		return err
 	}
 	names := c.names(st)
+	if c.Node >= 0 && len(names) == 0 && len(st.Processes) > 0 {
+		return fmt.Errorf("%s has no process on node %d", run.ID, c.Node)
+	}
 	if c.Process != "" {
-		if !slices.Contains(names, c.Process) && c.Process != "supervisor" && c.Process != "job" {
+		job := c.Process == "job" && run.Target == string(plan.Slurm)
+		if !slices.Contains(names, c.Process) && c.Process != "supervisor" && !job {
 			hint := diag.DidYouMean(c.Process, names)
 			if hint == "" {
 				hint = "there are " + strings.Join(append(names, "supervisor"), ", ")
