@@ -210,6 +210,20 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// A signal while sbatch runs: the controller may have the job already, so its id
+// is waited for.
+func TestInterruptedSubmit(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	o := Options{Plan: compile(t, judges+`slurm: partition: "gpu"`), Root: filepath.Join(dir, "runs"), WorkDir: dir,
+		Env: append(stub(t, map[string]string{"sbatch": "echo 7"}), "HF_TOKEN=0123456789abcdef")}
+	run, job, found, err := Launch(ctx, o)
+	if err != nil || found.HasErrors() || job.ID != "7" {
+		t.Fatalf("%v %+v %+v %v", run, job, found, err)
+	}
+}
+
 func TestQuery(t *testing.T) {
 	const line = "JobId=7 JobName=x UserId=root(0) Reason=Resources JobState=PENDING Requeue=1 Restarts=2 ExitCode=0:0 DerivedExitCode=3:0 StartTime=Unknown NodeList=node1 Comment=genrm:x StdOut=/x\n"
 	for _, c := range []struct {
