@@ -42,7 +42,9 @@ func (launchCmd) Help() string {
  4. start the processes under a supervisor: judges, then the gateway, ready when each has answered its health check and generated a token; for relax and gym a Ray of the run's own, then the driver;
  5. follow it: what is waited for, for how long, and how it ends.
 
-Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
+On target slurm: as vet; look for the run's secrets here; freeze the run, submit its job.sbatch, and print the job's id. The nodes look for programs, models and GPUs before they start anything. --wait follows the queue, the start and the run to its end; Ctrl-C leaves the job alone. Several experiments are one job array.
+
+On target local Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
 
 Examples:
 
@@ -50,6 +52,7 @@ Examples:
   genrm launch judges.cue --target local --detach --wait
   genrm launch examples/serve-two-vllm --target local --rehearse
   genrm launch examples/serve-two-vllm --target local --rehearse --dry-run
+  genrm launch train.cue --target slurm --judges judges.cue --wait
 
 Exit status: 1 errors in the input; 3 the machine lacks something, or a judge failed; that of the driver, 128+n if signal n killed it; 128+n after signal n here; 0 a run without a driver was stopped.`
 }

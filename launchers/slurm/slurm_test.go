@@ -328,6 +328,13 @@ func TestForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A task of an array that was cancelled in the queue leaves no record.
+	if err := run.Write(JobFile, Job{ID: "40_2", Submitted: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := Status(context.Background(), run, env); err != nil || st.State != rundir.Stopped {
+		t.Errorf("a cancelled task: %+v %v", st, err)
+	}
 	for _, c := range []struct {
 		submitted time.Duration
 		own       rundir.State

@@ -184,6 +184,11 @@ func Status(ctx context.Context, run *rundir.Run, env []string) (*rundir.Status,
 				own.State, own.Reason, own.ExitCode = rundir.Stopped, "stopped by "+req.By, &code
 				return own, nil
 			}
+			if strings.Contains(job.ID, "_") && !run.HasStatus() { // nor does one that somebody else cancelled there
+				code := 143
+				own.State, own.Reason, own.ExitCode = rundir.Stopped, "cancelled in the queue: Slurm has no record of task "+job.ID, &code
+				return own, nil
+			}
 			own.State, own.Reason = rundir.Unknown, "Slurm has no record of job "+job.ID+" any more, and the run did not say how it ended"
 		}
 		return own, nil
