@@ -137,6 +137,8 @@ func translate(format string, args []any, msg, full, path string) diag.Diagnosti
 		return diag.Diagnostic{Code: "GRM1005", Summary: fmt.Sprintf("%s refers to the field %s, which does not exist", name, arg(0)), Remedy: "define that field, or correct the reference"}
 	case has("structural cycle"), has("cycle error"), has("cyclic"):
 		return diag.Diagnostic{Code: "GRM1007", Summary: name + " depends on itself", Remedy: "break the circle: one of the fields needs a value of its own"}
+	case has("field is required but not present"):
+		return diag.Diagnostic{Code: "GRM1006", Summary: name + " is missing: your own package requires it", Remedy: "set it in the experiment, or by --set"}
 	case has("field not allowed"):
 		return diag.Diagnostic{Code: "GRM1007", Summary: name + " is not allowed by a definition of your own package", Remedy: "correct the name, or add the field to that definition"}
 	case has("out of bound"), has("invalid value"):

@@ -26,6 +26,7 @@ type launchCmd struct {
 	Follow      bool   `short:"f" help:"Show what the processes print, too."`
 	DryRun      bool   `help:"Check this machine and show what would be started; start and write nothing."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
+	NodeBinary  string `placeholder:"FILE" help:"Target slurm: genrm for the nodes, where their processors differ from this machine's. Default: this one."`
 	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
 	Judges      string `placeholder:"RUN|PATH" help:"For relax and gym: judges that the driver asks, told to it as GENRM_JUDGES_URL. A run; on target slurm also a serve experiment, which then starts and ends with this one in a heterogeneous job."`
 	Address     string `placeholder:"URL" help:"Target ray: address of the dashboard, such as http://host:8265. Default: ray.address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http or https."`
@@ -43,9 +44,11 @@ func (launchCmd) Help() string {
  4. start the processes under a supervisor: judges, then the gateway, ready when each has answered its health check and generated a token; for relax and gym a Ray of the run's own, then the driver;
  5. follow it: what is waited for, for how long, and how it ends.
 
-On target ray the live cluster is compared with the plan, and the run becomes a Ray job.
+On target slurm: as vet; look for the run's secrets here; freeze the run, submit its job.sbatch, and print the job's id. The nodes look for programs, models and GPUs before they start anything. --wait follows the queue, the start and the run to its end; Ctrl-C leaves the job alone. Several experiments are one job array.
 
-Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
+On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone.
+
+On target local Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
 
 Examples:
 
@@ -53,6 +56,7 @@ Examples:
   genrm launch judges.cue --target local --detach --wait
   genrm launch examples/serve-two-vllm --target local --rehearse
   genrm launch examples/serve-two-vllm --target local --rehearse --dry-run
+  genrm launch train.cue --target slurm --judges judges.cue --wait
 
 Exit status: 1 errors in the input; 3 the machine lacks something, or a judge failed; that of the driver, 128+n if signal n killed it; 128+n after signal n here; 0 a run without a driver was stopped.`
 }
@@ -79,6 +83,9 @@ func (c *launchCmd) Run(a *app) error {
 		return usagef("launch starts one experiment, and there are %d: choose by --name (%s)", len(plans), strings.Join(names, ", "))
 	}
 	p := plans[0]
+	if c.Judges != "" && p.Workload == plan.Serve {
+		return usagef("--judges are asked by a driver, and the serve experiment %s has none", p.Name)
+	}
 	switch p.Target {
 	case plan.Local:
 		if c.TestOnly {

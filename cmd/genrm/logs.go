@@ -34,6 +34,12 @@ Exit status: 1 no such run or process.`
 }
 
 func (c *logsCmd) Run(a *app) error {
+	switch {
+	case c.Lines < -1:
+		return usagef("--lines wants a number, or -1 for all, not %d", c.Lines)
+	case c.Node < -1:
+		return usagef("--node wants the number of a node, from 0, not %d", c.Node)
+	}
 	run, err := c.open(a)
 	if err != nil {
 		return err
@@ -46,8 +52,12 @@ func (c *logsCmd) Run(a *app) error {
 		return err
 	}
 	names := c.names(st)
+	if c.Node >= 0 && len(names) == 0 && len(st.Processes) > 0 {
+		return fmt.Errorf("%s has no process on node %d", run.ID, c.Node)
+	}
 	if c.Process != "" {
-		if !slices.Contains(names, c.Process) && c.Process != "supervisor" && c.Process != "job" {
+		job := c.Process == "job" && run.Target == string(plan.Slurm)
+		if !slices.Contains(names, c.Process) && c.Process != "supervisor" && !job {
 			hint := diag.DidYouMean(c.Process, names)
 			if hint == "" {
 				hint = "there are " + strings.Join(append(names, "supervisor"), ", ")

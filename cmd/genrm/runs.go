@@ -8,11 +8,13 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/node"
@@ -26,14 +28,19 @@ type rootFlag struct {
 }
 
 func (f rootFlag) root(a *app) (string, error) {
-	if f.Runs != "" {
-		return filepath.Abs(f.Runs)
+	root := f.Runs
+	if root == "" {
+		cwd, err := os.Getwd()
+		if err != nil {
+			return "", err
+		}
+		root = rundir.Root(a.getenv("GENRM_RUNS"), cwd)
 	}
-	cwd, err := os.Getwd()
-	if err != nil {
-		return "", err
+	root, err := filepath.Abs(root)
+	if err == nil && !utf8.ValidString(root) { // the run's own files, which are JSON, could not name it
+		err = fmt.Errorf("the path of the folder of runs is not UTF-8: %q; name another by GENRM_RUNS", root)
 	}
-	return filepath.Abs(rundir.Root(a.getenv("GENRM_RUNS"), cwd))
+	return root, err
 }
 
 // runFlags are the arguments of commands about one run.
@@ -315,7 +322,8 @@ func endpointText(out io.Writer, e *rundir.Endpoints) error {
 type stopCmd struct {
 	Refs []string `arg:"" optional:"" name:"run" help:"Ids of runs, beginnings of them, or @last (the default)."`
 	rootFlag
-	All bool `help:"Every run that has not ended."`
+	All    bool   `help:"Every run that has not ended."`
+	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text, or json: the status of each run afterwards, in a list."`
 }
 
 func (stopCmd) Help() string {
@@ -343,6 +351,7 @@ func (c *stopCmd) Run(a *app) error {
 		if runs, err = rundir.List(root); err != nil {
 			return err
 		}
+		slices.Reverse(runs) // the last tasks of a job array wait, and would begin while the first are ended
 	case len(c.Refs) == 0:
 		c.Refs = []string{rundir.Last}
 	}
@@ -353,9 +362,33 @@ func (c *stopCmd) Run(a *app) error {
 		}
 		runs = append(runs, run)
 	}
+	out := a.stdout
+	if c.Output == "json" {
+		out = io.Discard
+	}
 	var errs []error
+	reports := []report{}
 	for _, run := range runs {
-		errs = append(errs, a.stopRun(run, c.All))
+		if a.ctx.Err() != nil {
+			break // a signal, which is the status
+		}
+		told := c.Output == "json"
+		if told && c.All { // only of those that are ended now
+			st, err := a.runStatus(run)
+			told = err != nil || !st.State.Ended() || st.State == rundir.Lost
+		}
+		errs = append(errs, a.stopRun(run, c.All, out))
+		if told {
+			st, err := a.runStatus(run)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			reports = append(reports, report{st, run.Dir})
+		}
+	}
+	if c.Output == "json" {
+		errs = append(errs, printJSON(a.stdout, reports))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return targetError{err}
@@ -364,13 +397,13 @@ func (c *stopCmd) Run(a *app) error {
 }
 
 // stopRun ends one run. quiet says nothing of one that has ended.
-func (a *app) stopRun(run *rundir.Run, quiet bool) error {
+func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	st, err := a.runStatus(run)
 	if err != nil {
 		return err
 	}
 	if run.Target == string(plan.Slurm) {
-		return a.stopJob(run, st, quiet)
+		return a.stopJob(run, st, quiet, out)
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)
@@ -378,7 +411,7 @@ func (a *app) stopRun(run *rundir.Run, quiet bool) error {
 	if st.State.Ended() && st.State != rundir.Lost {
 		if left := node.Leftovers(run); len(left) == 0 {
 			if !quiet {
-				fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+				fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
 			}
 			return nil
 		}
@@ -415,10 +448,10 @@ func (a *app) stopRun(run *rundir.Run, quiet bool) error {
 	}
 	n, err := node.EndLost(run, "stopped after its supervisor was gone")
 	if n > 0 {
-		fmt.Fprintf(a.stdout, "%s: ended %d processes that were left\n", run.ID, n)
+		fmt.Fprintf(out, "%s: ended %d processes that were left\n", run.ID, n)
 	}
 	if err == nil {
-		fmt.Fprintf(a.stdout, "%s has ended\n", run.ID)
+		fmt.Fprintf(out, "%s has ended\n", run.ID)
 	}
 	return err
 }
@@ -459,6 +492,9 @@ Examples:
 }
 
 func (c *pruneCmd) Run(a *app) error {
+	if c.OlderThan < 0 {
+		return usagef("--older-than wants an age, such as 24h, not %s", c.OlderThan)
+	}
 	root, err := c.root(a)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -21,6 +22,14 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 	if c.Detach {
 		return usagef("a Slurm job is left to Slurm anyway: --detach belongs to target local")
 	}
+	switch {
+	case c.TestOnly && (c.Wait || c.Follow || c.DryRun):
+		return usagef("--test-only submits nothing: it does not go with --wait, --follow or --dry-run")
+	case (c.TestOnly || c.DryRun) && c.judgesPath():
+		return usagef("--dry-run and --test-only look at one experiment: without --judges at %s, then at %s", p.Name, c.Judges)
+	case (c.TestOnly || c.DryRun) && c.Output == "json":
+		return usagef("--dry-run prints the job's script and --test-only the scheduler's answer: neither has a JSON form on target slurm")
+	}
 	cwd, err := os.Getwd()
 	if err != nil {
 		return err
@@ -38,7 +47,7 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
 		root = stated
 	}
-	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version()}
+	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary}
 	if c.DryRun {
 		files, err := slurm.Files(p)
 		if err != nil {
@@ -153,6 +162,12 @@ func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
 	if c.Wait || c.Follow || c.Detach || c.TestOnly || c.Rehearse {
 		return usagef("%d experiments are one job array: --wait, --follow, --detach, --test-only and --rehearse want one, by --name", len(plans))
 	}
+	if c.Judges != "" {
+		return usagef("%d experiments are one job array: --judges wants one, by --name", len(plans))
+	}
+	if c.DryRun && c.Output == "json" {
+		return usagef("--dry-run prints the job's script: it has no JSON form on target slurm")
+	}
 	if c.DryRun {
 		_, err := a.stdout.Write(slurm.ArrayScript(plans))
 		return err
@@ -168,7 +183,7 @@ func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
 	if stated := plans[0].Cluster.RunRoot; stated != "" && c.Runs == "" {
 		root = stated
 	}
-	runs, job, found, err := slurm.LaunchArray(a.ctx, plans, slurm.Options{Root: root, WorkDir: cwd, Env: a.env, Version: version()})
+	runs, job, found, err := slurm.LaunchArray(a.ctx, plans, slurm.Options{Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary})
 	if err != nil {
 		return targetError{err}
 	}
@@ -277,16 +292,16 @@ func (c *launchCmd) followJob(a *app, run *rundir.Run, job *slurm.Job) error {
 // jobGrace is how long a job may take to end in order before it is cancelled.
 const jobGrace = 60 * time.Second
 
-func (a *app) stopJob(run *rundir.Run, st *rundir.Status, quiet bool) error {
+func (a *app) stopJob(run *rundir.Run, st *rundir.Status, quiet bool, out io.Writer) error {
 	if st.State.Ended() {
 		if !quiet {
-			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+			fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
 		}
 		return nil
 	}
 	if err := slurm.Stop(a.ctx, run, userAtHost(), a.env, jobGrace); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stdout, "%s has ended\n", run.ID)
+	fmt.Fprintf(out, "%s has ended\n", run.ID)
 	return nil
 }

@@ -6,34 +6,22 @@ import (
 
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/internal/need"
 )
 
 // GPUs is the number of GPUs of a node that a plan uses.
 func GPUs(p *plan.Plan) int {
-	if p.Cluster.NodesNeeded > 1 {
+	switch {
+	case p.Cluster.NodesNeeded > 1:
 		return p.Cluster.GPUsPerNode
-	}
-	n := 0
-	if p.Workload != plan.Relax {
+	case p.Workload == plan.Gym: // whose judges Gym starts itself
+		n := 0
 		for _, i := range p.Instances {
 			n += i.Value.NumGPUs
 		}
 		return n
 	}
-	pools := map[string]int{} // roles of one pool share its GPUs
-	for _, r := range p.Roles {
-		pool := r.Value.Pool
-		if pool == "" {
-			pool = r.Key
-		}
-		for _, b := range r.Value.Bundles {
-			pools[pool] = max(pools[pool], b+1)
-		}
-	}
-	for _, k := range pools {
-		n += k
-	}
-	return n
+	return need.GPUs(p)
 }
 
 // ray adds a Ray head, its workers on the other nodes, and the driver. The Ray

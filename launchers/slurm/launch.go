@@ -29,6 +29,7 @@ type Options struct {
 	Env     []string      // of the caller
 	Version string        // of genrm
 	Judges  *graph.Judges // of another run, which the driver asks; nil for none
+	Binary  string        // genrm for the nodes; "" means this one
 	beside  *plan.Plan    // of judges in the same job
 }
 
@@ -153,9 +154,11 @@ func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rund
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, fmt.Errorf("the folder of runs cannot be made: %w; name another, which the nodes see, by GENRM_RUNS or cluster.run_root", err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+	self := o.Binary
+	if self == "" {
+		if self, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	binary, err := rundir.KeepBinary(root, self)
 	if err != nil {

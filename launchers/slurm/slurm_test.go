@@ -200,6 +200,30 @@ func stub(t *testing.T, programs map[string]string) []string {
 	return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
 }
 
+// Who interrupts a command is not told that the controller is slow.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _, err := client{env: stub(t, map[string]string{"sbatch": "sleep 60"})}.run(ctx, "sbatch")
+	if err == nil || !strings.Contains(err.Error(), "interrupted before sbatch answered") {
+		t.Error(err)
+	}
+}
+
+// A signal while sbatch runs: the controller may have the job already, so its id
+// is waited for.
+func TestInterruptedSubmit(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	o := Options{Plan: compile(t, judges+`slurm: partition: "gpu"`), Root: filepath.Join(dir, "runs"), WorkDir: dir,
+		Env: append(stub(t, map[string]string{"sbatch": "echo 7"}), "HF_TOKEN=0123456789abcdef")}
+	run, job, found, err := Launch(ctx, o)
+	if err != nil || found.HasErrors() || job.ID != "7" {
+		t.Fatalf("%v %+v %+v %v", run, job, found, err)
+	}
+}
+
 func TestQuery(t *testing.T) {
 	const line = "JobId=7 JobName=x UserId=root(0) Reason=Resources JobState=PENDING Requeue=1 Restarts=2 ExitCode=0:0 DerivedExitCode=3:0 StartTime=Unknown NodeList=node1 Comment=genrm:x StdOut=/x\n"
 	for _, c := range []struct {
@@ -212,6 +236,7 @@ func TestQuery(t *testing.T) {
 		{"accounting has cancelled by", map[string]string{"sacct": `echo '7|CANCELLED by 0|0:0|0:0|0|n1|None'`}, "CANCELLED", nil},
 		{"no accounting", map[string]string{"sacct": `echo 'Slurm accounting storage is disabled' >&2; exit 1`, "scontrol": `cat <<'E'` + "\n" + line + "E\n"}, "PENDING", nil},
 		{"nobody knows", map[string]string{"sacct": "", "scontrol": `echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1`}, "", errNoRecord},
+		{"nobody knows an array's task", map[string]string{"sacct": "", "scontrol": `echo 'Job 7 not found'; exit 1`}, "", errNoRecord},
 		{"accounting lags", map[string]string{"sacct": "", "scontrol": "echo '" + strings.TrimSpace(line) + "'"}, "PENDING", nil},
 		{"accounting is behind, the controller has forgotten", map[string]string{"sacct": `echo '7|RUNNING|0:0|0:0|0|n1|None'`, "scontrol": `echo 'Invalid job id specified' >&2; exit 1`}, "RUNNING", nil},
 	} {
@@ -238,7 +263,11 @@ func TestSubmit(t *testing.T) {
 	p := compile(t, judges+`slurm: {partition: "gpu-batch", export: ["HOME"]}`) // without PATH sbatch is found all the same
 	env := append(stub(t, map[string]string{"sbatch": `env >` + dir + `/env; printf '%s\n' "$@" >` + dir + `/argv; echo "7;other"`}), "OTHER=1", "HOME=/root",
 		"SLURM_JOB_ID=4242", "SBATCH_PARTITION=debug", "PMIX_RANK=0", "SLURM_CONF=/etc/slurm/slurm.conf", "HF_TOKEN=0123456789abcdef")
-	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env})
+	other := filepath.Join(dir, "genrm-arm64")
+	if err := os.WriteFile(other, []byte("for other processors"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run, job, found, err := Launch(context.Background(), Options{Plan: p, Root: filepath.Join(dir, "100% runs"), WorkDir: dir, Env: env, Binary: other})
 	if err != nil || found.HasErrors() || job.ID != "7" || job.Cluster != "other" {
 		t.Fatalf("%+v %+v %v", job, found, err)
 	}
@@ -264,6 +293,9 @@ func TestSubmit(t *testing.T) {
 	}
 	if err := run.Verify(); err != nil {
 		t.Error(err)
+	}
+	if data, err := os.ReadFile(run.Binary); err != nil || string(data) != "for other processors" {
+		t.Errorf("the nodes get %q %v", data, err)
 	}
 	for _, f := range []string{rundir.PlanFile, rundir.GraphFile, Script, JobFile} {
 		data, err := os.ReadFile(run.Path(f))
@@ -295,6 +327,13 @@ func TestForgotten(t *testing.T) {
 	run, err := rundir.Create(t.TempDir(), rundir.Info{ID: "x-1", Name: "x", Target: "slurm"}, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	// A task of an array that was cancelled in the queue leaves no record.
+	if err := run.Write(JobFile, Job{ID: "40_2", Submitted: time.Now().Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := Status(context.Background(), run, env); err != nil || st.State != rundir.Stopped {
+		t.Errorf("a cancelled task: %+v %v", st, err)
 	}
 	for _, c := range []struct {
 		submitted time.Duration

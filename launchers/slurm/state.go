@@ -83,7 +83,9 @@ var field = regexp.MustCompile(`(?:^| )(JobState|Reason|StartTime|ExitCode|Deriv
 func (c client) scontrol(ctx context.Context, id string) (record, error) {
 	out, stderr, err := c.run(ctx, "scontrol", "-d", "-o", "show", "job", id)
 	if err != nil {
-		if strings.Contains(stderr, "Invalid job id") {
+		// The second, on standard output, is of an array's task that was cancelled in
+		// the queue, as long as other tasks are there.
+		if strings.Contains(stderr, "Invalid job id") || stderr == "" && strings.HasSuffix(strings.TrimSpace(out), " not found") {
 			return record{}, errNoRecord
 		}
 		var gone *Unreachable
@@ -180,6 +182,11 @@ func Status(ctx context.Context, run *rundir.Run, env []string) (*rundir.Status,
 			if req, ok := run.StopRequested(); ok { // a task that is cancelled in the queue leaves no record
 				code := 143
 				own.State, own.Reason, own.ExitCode = rundir.Stopped, "stopped by "+req.By, &code
+				return own, nil
+			}
+			if strings.Contains(job.ID, "_") && !run.HasStatus() { // nor does one that somebody else cancelled there
+				code := 143
+				own.State, own.Reason, own.ExitCode = rundir.Stopped, "cancelled in the queue: Slurm has no record of task "+job.ID, &code
 				return own, nil
 			}
 			own.State, own.Reason = rundir.Unknown, "Slurm has no record of job "+job.ID+" any more, and the run did not say how it ended"

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -71,6 +72,7 @@ type client struct {
 // run gives the standard output. What the command says on standard error is its
 // error.
 func (c client) run(ctx context.Context, name string, args ...string) (stdout, stderr string, err error) {
+	asked := ctx
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	find := c.find
@@ -83,10 +85,14 @@ func (c client) run(ctx context.Context, name string, args ...string) (stdout, s
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env, cmd.Dir, cmd.WaitDelay = slices.Clone(c.env), c.dir, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for genrm to heed
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
-	if ctx.Err() != nil {
+	switch {
+	case asked.Err() != nil: // a signal, say: not Slurm's fault
+		err = &Unreachable{fmt.Errorf("interrupted before %s answered", name)}
+	case ctx.Err() != nil:
 		err = &Unreachable{fmt.Errorf("%s did not answer within %s", name, commandTimeout)}
 	}
 	return out.String(), strings.TrimSpace(errs.String()), err
@@ -142,7 +148,9 @@ func submit(ctx context.Context, o Options, run *rundir.Run, more ...string) (*J
 
 // sbatch submits and returns the job's id.
 func sbatch(ctx context.Context, p *plan.Plan, o Options, args ...string) (id, cluster string, err error) {
-	stdout, stderr, err := client{passed(o.Env, p, o.beside), o.WorkDir, o.Env}.run(ctx, "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
+	// Once asked, the controller may have the job, whatever becomes of sbatch: a
+	// signal must not hide which it is.
+	stdout, stderr, err := client{passed(o.Env, p, o.beside), o.WorkDir, o.Env}.run(context.WithoutCancel(ctx), "sbatch", append([]string{"--parsable", "--chdir=" + o.WorkDir}, args...)...)
 	if err != nil {
 		return "", "", refusal(p, stderr, err)
 	}
