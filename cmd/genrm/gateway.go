@@ -120,6 +120,11 @@ func tryLine(base string, c *gateway.Config) string {
 	} else if k != nil {
 		auth = ` -H "Authorization: Bearer $KEY"`
 	}
+	return request(base, auth, c.Routes[len(c.Routes)-1].RouteKey)
+}
+
+// request is the line to paste; auth is the header that a key needs, or "".
+func request(base, auth, routeKey string) string {
 	return fmt.Sprintf("  curl -s %s/genrm/generate%s -H 'Content-Type: application/json' -d '{\"route_key\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'\n",
-		base, auth, c.Routes[len(c.Routes)-1].RouteKey)
+		base, auth, routeKey)
 }

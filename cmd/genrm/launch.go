@@ -103,18 +103,27 @@ func (c *launchCmd) Run(a *app) error {
 	}
 }
 
+// roots are the folder of runs in which commands look, and the one in which the
+// run is made: what the experiment states goes before the first, and --runs
+// before both.
+func (c *launchCmd) roots(a *app, p *plan.Plan) (known, root string, err error) {
+	if known, err = c.root(a); err != nil {
+		return "", "", err
+	}
+	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
+		return known, stated, nil
+	}
+	return known, known, nil
+}
+
 func (c *launchCmd) local(a *app, p *plan.Plan) error {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return err
 	}
-	known, err := c.root(a)
+	known, root, err := c.roots(a, p)
 	if err != nil {
 		return err
-	}
-	root := known
-	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
-		root = stated
 	}
 	judges, err := c.judges(a)
 	if err != nil {
@@ -232,7 +241,7 @@ func (c *launchCmd) attend(a *app, s *local.Started) error {
 			if err != nil {
 				fmt.Fprintf(a.stderr, "genrm: %v\n", err)
 			}
-			if !st.State.Ended() || st.State == rundir.Lost {
+			if !st.State.Told() {
 				if code < 0 {
 					code = exitTarget
 				}

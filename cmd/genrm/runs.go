@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -314,8 +313,7 @@ func endpointText(out io.Writer, e *rundir.Endpoints) error {
 	} else if file := e.Gateway.APIKey["file"]; file != "" {
 		auth = fmt.Sprintf(` -H "Authorization: Bearer $(cat '%s')"`, strings.ReplaceAll(file, `'`, `'\''`))
 	}
-	fmt.Fprintf(out, "\n  curl -s %s/genrm/generate%s -H 'Content-Type: application/json' -d '{\"route_key\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'\n",
-		e.Gateway.URL, auth, e.Instances[len(e.Instances)-1].Key)
+	fmt.Fprint(out, "\n"+request(e.Gateway.URL, auth, e.Instances[len(e.Instances)-1].Key))
 	return nil
 }
 
@@ -375,7 +373,7 @@ func (c *stopCmd) Run(a *app) error {
 		told := c.Output == "json"
 		if told && c.All { // only of those that are ended now
 			st, err := a.runStatus(run)
-			told = err != nil || !st.State.Ended() || st.State == rundir.Lost
+			told = err != nil || !st.State.Told()
 		}
 		errs = append(errs, a.stopRun(run, c.All, out))
 		if told {
@@ -408,7 +406,7 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)
 	}
-	if st.State.Ended() && st.State != rundir.Lost {
+	if st.State.Told() {
 		if left := node.Leftovers(run); len(left) == 0 {
 			if !quiet {
 				fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
@@ -468,11 +466,7 @@ func stillThere(st *rundir.Status) string {
 
 func userAtHost() string {
 	host, _ := os.Hostname()
-	name := strconv.Itoa(os.Getuid())
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	return name + "@" + host
+	return rundir.UserName() + "@" + host
 }
 
 type pruneCmd struct {
@@ -507,7 +501,7 @@ func (c *pruneCmd) Run(a *app) error {
 	var kept []*rundir.Run
 	for _, r := range runs {
 		st, err := a.runStatus(r)
-		if err != nil || !st.State.Ended() || st.State == rundir.Lost || st.EndedAt == nil || time.Since(*st.EndedAt) < c.OlderThan {
+		if err != nil || !st.State.Told() || st.EndedAt == nil || time.Since(*st.EndedAt) < c.OlderThan {
 			kept = append(kept, r)
 			continue
 		}

@@ -39,13 +39,9 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 			return err
 		}
 	}
-	known, err := c.root(a)
+	known, root, err := c.roots(a, p)
 	if err != nil {
 		return err
-	}
-	root := known
-	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
-		root = stated
 	}
 	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary}
 	if c.DryRun {
@@ -176,12 +172,9 @@ func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	root, err := c.root(a)
+	_, root, err := c.roots(a, plans[0])
 	if err != nil {
 		return err
-	}
-	if stated := plans[0].Cluster.RunRoot; stated != "" && c.Runs == "" {
-		root = stated
 	}
 	runs, job, found, err := slurm.LaunchArray(a.ctx, plans, slurm.Options{Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary})
 	if err != nil {

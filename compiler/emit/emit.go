@@ -53,7 +53,7 @@ func Processes(p *plan.Plan) []Process {
 				at := in.Placement[i]
 				pr.Replica, pr.NodeRank, pr.Node, pr.GPUs = at.Replica, at.NodeRank, at.Node, at.GPUs
 			}
-			pr.Name = fmt.Sprintf("engine-%s-%d-%d", fileName(e.Key), pr.Replica, pr.NodeRank)
+			pr.Name = fmt.Sprintf("engine-%s-%d-%d", FileName(e.Key), pr.Replica, pr.NodeRank)
 			out = append(out, pr)
 		}
 	}
@@ -62,7 +62,8 @@ func Processes(p *plan.Plan) []Process {
 
 var unsafe = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 
-func fileName(key string) string {
+// FileName makes a name that a file can have of a key.
+func FileName(key string) string {
 	return unsafe.ReplaceAllStringFunc(key, func(s string) string { return fmt.Sprintf("%%%02X", s) })
 }
 
@@ -75,9 +76,7 @@ func Files(p *plan.Plan) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	bare := *p
-	bare.Diagnostics = nil
-	text, err := bare.JSON()
+	text, err := p.Frozen()
 	if err != nil {
 		return nil, err
 	}

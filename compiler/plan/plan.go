@@ -260,13 +260,18 @@ func (p *Plan) JSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// Frozen is the plan's JSON without diagnostics: what is kept, hashed and run.
+func (p *Plan) Frozen() ([]byte, error) {
+	bare := *p
+	bare.Diagnostics = nil
+	return bare.JSON()
+}
+
 // Hash identifies the plan: the SHA-256 of its JSON without diagnostics, in
 // hex. Emitted files carry it, so that what runs can be traced to what was
 // reviewed.
 func (p *Plan) Hash() (string, error) {
-	bare := *p
-	bare.Diagnostics = nil
-	data, err := bare.JSON()
+	data, err := p.Frozen()
 	if err != nil {
 		return "", err
 	}

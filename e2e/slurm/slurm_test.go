@@ -387,8 +387,8 @@ func TestFromAnotherShell(t *testing.T) {
 		if job := r.run("genrm", "logs", "--process", "job"); !strings.Contains(job, "run.ready") {
 			t.Errorf("the job's log:\n%s", job)
 		}
-		if left := r.run("genrm", "logs", "--node", "1"); left != "" {
-			t.Errorf("logs of a node that there is not:\n%s", left)
+		if out, errs, err := r.try("genrm", "logs", "--node", "1"); err == nil || out != "" || !strings.Contains(errs, "has no process on node 1") {
+			t.Errorf("logs of a node that there is not: %v\n%s%s", err, out, errs)
 		}
 		r.run("genrm", "stop")
 		follow.ends(0)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -194,15 +195,22 @@ func lookPath(name, path, dir string) string {
 	return ""
 }
 
+// Getenv looks names up in an environment, of which the last entry of a name
+// counts.
+func Getenv(env []string) func(name string) string {
+	return func(name string) string {
+		for _, e := range slices.Backward(env) {
+			if v, ok := strings.CutPrefix(e, name+"="); ok {
+				return v
+			}
+		}
+		return ""
+	}
+}
+
 // LookPath finds a program in the PATH of an environment.
 func LookPath(name string, env []string, dir string) string {
-	path := ""
-	for _, e := range env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			path = v
-		}
-	}
-	return lookPath(name, path, dir)
+	return lookPath(name, Getenv(env)("PATH"), dir)
 }
 
 func executable(path string) bool {
@@ -374,12 +382,7 @@ func (c *checker) gatewayPort() {
 
 // gpus compares what the node's processes use with what there is.
 func (c *checker) gpus(g *graph.Graph) {
-	need := 0 // GPUs of the node, as the plan counts them
-	for _, pr := range g.On(c.m.Node) {
-		for _, i := range pr.GPUs {
-			need = max(need, i+1)
-		}
-	}
+	need := g.Devices(c.m.Node)
 	d := c.m.Devices
 	if need == 0 {
 		return

@@ -8,11 +8,11 @@ package graph
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 )
@@ -299,9 +299,9 @@ func engines(key string, in *plan.Instance, field string, stop float64) []*Proce
 	}
 	name := func(at plan.Placement) string {
 		if nodes[at.Replica] > 1 {
-			return fmt.Sprintf("%s-%d-%d", fileName(key), at.Replica, at.NodeRank)
+			return fmt.Sprintf("%s-%d-%d", emit.FileName(key), at.Replica, at.NodeRank)
 		}
-		return fmt.Sprintf("%s-%d", fileName(key), at.Replica)
+		return fmt.Sprintf("%s-%d", emit.FileName(key), at.Replica)
 	}
 	base := plan.Arg("http://") + plan.Host(0) + ":" + plan.Port("http")
 	for i, argv := range in.Argv {
@@ -324,13 +324,6 @@ func engines(key string, in *plan.Instance, field string, stop float64) []*Proce
 	return out
 }
 
-var unsafe = regexp.MustCompile(`[^A-Za-z0-9._-]`)
-
-// fileName makes a name that a log file can have.
-func fileName(key string) string {
-	return unsafe.ReplaceAllStringFunc(key, func(s string) string { return fmt.Sprintf("%%%02X", s) })
-}
-
 // queueShared lets engines that share a GPU start one after another: two that
 // measure free memory at the same time both get it wrong.
 func (g *Graph) queueShared() {
@@ -345,6 +338,18 @@ func (g *Graph) queueShared() {
 			last[at] = p.Name
 		}
 	}
+}
+
+// Devices is the number of GPUs of a node that its processes use, as the plan
+// counts them.
+func (g *Graph) Devices(node int) int {
+	n := 0
+	for _, p := range g.On(node) {
+		for _, i := range p.GPUs {
+			n = max(n, i+1)
+		}
+	}
+	return n
 }
 
 // Peer returns a process by name, or nil.

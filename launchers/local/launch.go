@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,7 +70,7 @@ func Prepare(ctx context.Context, o Options) (*Prepared, diag.List, error) {
 		need = graph.GPUs(p.plan)
 	}
 	if need > 0 {
-		devices = bind.FindDevices(ctx, stated, getenv(o.Env))
+		devices = bind.FindDevices(ctx, stated, bind.Getenv(o.Env))
 		p.Devices = devices.IDs[:min(need, len(devices.IDs))]
 		for _, id := range devices.IDs[len(p.Devices):] {
 			if _, busy := devices.Busy[id]; !busy {
@@ -79,18 +78,7 @@ func Prepare(ctx context.Context, o Options) (*Prepared, diag.List, error) {
 			}
 		}
 	}
-	return p, bind.Check(ctx, p.plan, g, bind.Machine{Getenv: getenv(o.Env), WorkDir: o.WorkDir, Devices: devices}), nil
-}
-
-func getenv(env []string) func(string) string {
-	return func(name string) string {
-		for _, e := range slices.Backward(env) {
-			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
+	return p, bind.Check(ctx, p.plan, g, bind.Machine{Getenv: bind.Getenv(o.Env), WorkDir: o.WorkDir, Devices: devices}), nil
 }
 
 // Bind chooses ports. What it holds is given back by its Close.
@@ -160,7 +148,7 @@ func (p *Prepared) Start(attached bool) (*Started, error) {
 	}
 	host, _ := os.Hostname()
 	info := rundir.Info{ID: id, Name: p.o.Plan.Name, Workload: string(p.o.Plan.Workload), Target: string(plan.Local), Created: now.UTC(), PlanHash: hash,
-		Version: p.o.Version, Host: host, User: userName(), WorkDir: p.o.WorkDir, Binary: binary}
+		Version: p.o.Version, Host: host, User: rundir.UserName(), WorkDir: p.o.WorkDir, Binary: binary}
 	settings, _ := p.o.Plan.Settings.Get("local")
 	if dir, ok := settings.Field("log_dir").AsString(); ok {
 		if !filepath.IsAbs(dir) {
@@ -188,9 +176,7 @@ func (p *Prepared) Start(attached bool) (*Started, error) {
 
 // frozen are the files that a run is made of.
 func frozen(p *plan.Plan, g *graph.Graph, b graph.Binding) (map[string][]byte, error) {
-	bare := *p
-	bare.Diagnostics = nil
-	text, err := bare.JSON()
+	text, err := p.Frozen()
 	if err != nil {
 		return nil, err
 	}
@@ -204,14 +190,6 @@ func frozen(p *plan.Plan, g *graph.Graph, b graph.Binding) (map[string][]byte, e
 		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
 	}
 	return files, nil
-}
-
-func userName() string {
-	u, err := user.Current()
-	if err != nil {
-		return fmt.Sprint(os.Getuid())
-	}
-	return u.Username
 }
 
 func (p *Prepared) guard(run *rundir.Run, held bind.Held, attached bool) (*Started, error) {

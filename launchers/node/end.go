@@ -98,7 +98,7 @@ func (s *supervisor) ended(t *task) {
 }
 
 // signalsWithin is how far apart the signals to several processes may come.
-const signalsWithin = 200 * time.Millisecond
+const signalsWithin = 500 * time.Millisecond
 
 // ending says how a process ended. asked means that it looks as if a signal had
 // told it to.

@@ -207,7 +207,6 @@ func TestStops(t *testing.T) {
 		{"everything gets TERM at once, as from a scheduler", func(r *rig) {
 			guard, supervisor, p := r.cmd.Process.Pid, r.supervisor(), r.process("svc").PID
 			_ = syscall.Kill(p, syscall.SIGTERM)
-			time.Sleep(20 * time.Millisecond)
 			_ = syscall.Kill(guard, syscall.SIGTERM)
 			_ = syscall.Kill(supervisor, syscall.SIGTERM)
 		}, true, false, "stopped by a signal"},

@@ -136,7 +136,7 @@ func conclude(r *rundir.Run, node, attempt int, end rundir.State, code int, reas
 		err = r.Read(nodeStatus(node), st)
 		write = func(st *rundir.Status) error { return r.WriteNodeStatus(strconv.Itoa(node), st) }
 	}
-	if err != nil || st.State.Ended() && st.State != rundir.Lost {
+	if err != nil || st.State.Told() {
 		return err
 	}
 	if st.Attempt > attempt {
@@ -164,7 +164,7 @@ func Leftovers(r *rundir.Run) []proc.Process {
 	var hidden []proc.ID
 	st, err := r.Status()
 	// Where the end of the run was written, every session had been looked at.
-	if err == nil && (!st.State.Ended() || st.State == rundir.Lost) && st.Supervisor != nil && st.Supervisor.Here() {
+	if err == nil && !st.State.Told() && st.Supervisor != nil && st.Supervisor.Here() {
 		for _, p := range st.Processes {
 			// The number of a session goes to nobody else while one of its members
 			// lives; a leader with another start is a stranger's.
@@ -203,7 +203,7 @@ func EndLost(r *rundir.Run, reason string) (int, error) {
 	if st, err := r.Status(); err == nil {
 		attempt = st.Attempt
 		// One that has written the end is about to go by itself.
-		for start := time.Now(); st.State.Ended() && st.State != rundir.Lost && time.Since(start) < sweepGrace; time.Sleep(20 * time.Millisecond) {
+		for start := time.Now(); st.State.Told() && time.Since(start) < sweepGrace; time.Sleep(20 * time.Millisecond) {
 			if len(supervisors(r)) == 0 {
 				break
 			}

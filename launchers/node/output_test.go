@@ -177,11 +177,13 @@ func TestLogFull(t *testing.T) {
 	_ = w.Close()
 	<-o.done
 	var lost int
-	if _, err := fmt.Sscanf(<-notes, "its log is written again; %d lines are lost", &lost); err != nil || lost < 200001 {
+	// What was still in the pipe may be written, when that took as long as the log
+	// rests between attempts.
+	if _, err := fmt.Sscanf(<-notes, "its log is written again; %d lines are lost", &lost); err != nil || lost < 100000 {
 		t.Errorf("%d lines, %v", lost, err)
 	}
 	lines := strings.Split(log.String(), "\n")
-	if lines[0] != "first" || lines[1] != "sec" || lines[2] != fmt.Sprintf("[genrm: %d lines are lost here]", lost) || lines[3] != "later" {
+	if lines[0] != "first" || lines[1] != "sec" || lines[2] != fmt.Sprintf("[genrm: %d lines are lost here]", lost) || lines[3] != "later" && lines[3] != "lost" {
 		t.Errorf("%q", lines[:4])
 	}
 	if got := o.last(2); len(got) != 2 || got[1] != "later" {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func (s *supervisor) write() {
 	if s.lead {
 		err = s.Run.WriteStatus(&s.status)
 	} else {
-		err = s.Run.Write(nodeStatus(s.Node), &s.status)
+		err = s.Run.WriteNodeStatus(strconv.Itoa(s.Node), &s.status)
 	}
 	if err == nil {
 		s.dirty = false

@@ -185,14 +185,7 @@ func (s *supervisor) environment(t *task, own []string) []string {
 			strings.HasPrefix(e, "RAY_AUTH_TOKEN=") && slices.ContainsFunc(own, func(o string) bool { return strings.HasPrefix(o, "RAY_AUTH_TOKEN_PATH=") })
 	})
 	env = append(env, RunVariable+"="+s.Run.ID, DirVariable+"="+s.Run.Dir, ProcessVariable+"="+t.p.Name)
-	get := func(name string) string {
-		for _, e := range slices.Backward(env) {
-			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
+	get := bind.Getenv(env)
 	if get("PYTHONUNBUFFERED") == "" { // else a log shows its lines minutes late
 		env = append(env, "PYTHONUNBUFFERED=1")
 	}

@@ -16,8 +16,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -77,6 +79,14 @@ func Root(env, cwd string) string {
 		}
 	}
 	return filepath.Join(cwd, ".genrm", "runs")
+}
+
+// UserName is that of whoever runs this, for people.
+func UserName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
 }
 
 // NewID makes the id of a run: <name>-<time>-<six hex digits>.

@@ -39,6 +39,10 @@ func (s State) Ended() bool {
 	return false
 }
 
+// Told reports whether the state is final and the run itself said so: nothing of
+// it is left, which [Lost] does not mean.
+func (s State) Told() bool { return s.Ended() && s != Lost }
+
 // Status is status.json.
 type Status struct {
 	RunID      string      `json:"run_id"`

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -89,7 +87,7 @@ func Test(ctx context.Context, o Options) (answer string, found diag.List, err e
 // name, and with check_on "submit" the model paths.
 func checkHere(ctx context.Context, o Options) diag.List {
 	var l diag.List
-	getenv := environment(o.Env)
+	getenv := bind.Getenv(o.Env)
 	for _, name := range secretNames(o.Plan) {
 		if getenv(name) == "" {
 			l.Add(o.Plan.Finding("GRM8117", diag.Error, "slurm", fmt.Sprintf("the variable %s holds a secret and is not set", name),
@@ -106,17 +104,6 @@ func checkHere(ctx context.Context, o Options) diag.List {
 	return l
 }
 
-func environment(env []string) func(string) string {
-	return func(name string) string {
-		for _, e := range slices.Backward(env) {
-			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
-}
-
 // freeze makes the folder of a run. job renders what sbatch is given; nil means
 // the job of this run alone.
 func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rundir.Run, error) {
@@ -125,9 +112,7 @@ func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rund
 	if err != nil {
 		return nil, err
 	}
-	bare := *p
-	bare.Diagnostics = nil
-	text, err := bare.JSON()
+	text, err := p.Frozen()
 	if err != nil {
 		return nil, err
 	}
@@ -165,12 +150,8 @@ func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rund
 		return nil, fmt.Errorf("the folder of runs cannot be written: %w; name another, which the nodes see, by GENRM_RUNS or cluster.run_root", err)
 	}
 	host, _ := os.Hostname()
-	name := strconv.Itoa(os.Getuid())
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
 	return rundir.Create(root, rundir.Info{ID: id, Name: p.Name, Workload: string(p.Workload), Target: string(plan.Slurm), Created: time.Now().UTC(),
-		PlanHash: g.PlanHash, Version: o.Version, Host: host, User: name, WorkDir: o.WorkDir, Binary: binary}, files)
+		PlanHash: g.PlanHash, Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir, Binary: binary}, files)
 }
 
 // Adopt makes a run of a folder that emit wrote, for a job that was submitted by
@@ -184,7 +165,7 @@ func Adopt(dir string, env []string, version string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", filepath.Join(dir, rundir.PlanFile), err)
 	}
-	getenv := environment(env)
+	getenv := bind.Getenv(env)
 	root := p.Cluster.RunRoot
 	if root == "" {
 		root = rundir.Root(getenv("GENRM_RUNS"), dir)
@@ -206,7 +187,7 @@ func readPlan(data []byte) (*plan.Plan, error) {
 
 // NodeOptions fills in what a supervisor learns from the job that it runs in.
 func NodeOptions(ctx context.Context, run *rundir.Run, env []string) (node.Options, error) {
-	getenv := environment(env)
+	getenv := bind.Getenv(env)
 	o := node.Options{Run: run, Attempt: 1, Env: env, JobID: getenv("SLURM_JOB_ID")}
 	if n, err := strconv.Atoi(getenv("SLURM_RESTART_COUNT")); err == nil {
 		o.Attempt += n
@@ -250,7 +231,7 @@ func NodeOptions(ctx context.Context, run *rundir.Run, env []string) (node.Optio
 		o.Host = "127.0.0.1"
 	}
 	devices := bind.Devices{Source: "the job's share of this node"}
-	if n := needed(&g, o.Node); n > 0 {
+	if n := g.Devices(o.Node); n > 0 {
 		devices = jobDevices(ctx, getenv)
 		o.Devices = devices.IDs[:min(n, len(devices.IDs))]
 	}
@@ -259,17 +240,6 @@ func NodeOptions(ctx context.Context, run *rundir.Run, env []string) (node.Optio
 		return bind.Check(ctx, p, &g, m)
 	}
 	return o, nil
-}
-
-// needed is the number of GPUs that the plan counts on a node.
-func needed(g *graph.Graph, n int) int {
-	most := 0
-	for _, p := range g.On(n) {
-		for _, i := range p.GPUs {
-			most = max(most, i+1)
-		}
-	}
-	return most
 }
 
 // jobDevices are the GPUs of the job on this node: as Slurm made them visible,

@@ -23,7 +23,6 @@ type record struct {
 	derived  int // highest status of its steps
 	restarts int
 	nodes    string
-	source   string // the command that knew it
 }
 
 // errNoRecord says that Slurm answers, and does not know the job (any more).
@@ -62,7 +61,7 @@ func (c client) sacct(ctx context.Context, id string) (record, error) {
 			continue
 		}
 		state, _, _ := strings.Cut(f[1], " ") // "CANCELLED by 0"
-		last = record{state: state, source: "sacct"}
+		last = record{state: state}
 		last.code, last.signal = status(f[2])
 		last.derived, _ = status(f[3])
 		if len(f) >= 7 {
@@ -94,7 +93,7 @@ func (c client) scontrol(ctx context.Context, id string) (record, error) {
 		}
 		return record{}, &Unreachable{fmt.Errorf("scontrol: %s", lastLine(stderr))}
 	}
-	r := record{source: "scontrol"}
+	var r record
 	for _, m := range field.FindAllStringSubmatch(strings.Split(strings.TrimSpace(out), "\n")[0], -1) {
 		switch m[1] {
 		case "JobState":
@@ -171,7 +170,7 @@ func Status(ctx context.Context, run *rundir.Run, env []string) (*rundir.Status,
 	}
 	clean, _ := Environment(env)
 	r, err := query(ctx, client{env: clean}, job.ID)
-	ended := own.State.Ended() && own.State != rundir.Lost
+	ended := own.State.Told()
 	switch {
 	case errors.Is(err, errNoRecord):
 		if !ended {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -17,6 +16,7 @@ import (
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -79,7 +79,7 @@ func (c client) run(ctx context.Context, name string, args ...string) (stdout, s
 	if find == nil {
 		find = c.env
 	}
-	path := lookPath(name, find)
+	path := bind.LookPath(name, find, c.dir)
 	if path == "" {
 		return "", "", &Unreachable{fmt.Errorf("%s is not installed here, or not in PATH", name)}
 	}
@@ -101,22 +101,6 @@ func (c client) run(ctx context.Context, name string, args ...string) (stdout, s
 // commandTimeout bounds one command: a controller that restarts makes clients
 // wait.
 const commandTimeout = 60 * time.Second
-
-func lookPath(name string, env []string) string {
-	for _, e := range env {
-		v, ok := strings.CutPrefix(e, "PATH=")
-		if !ok {
-			continue
-		}
-		for _, dir := range filepath.SplitList(v) {
-			p := filepath.Join(dir, name)
-			if st, err := os.Stat(p); err == nil && !st.IsDir() && st.Mode()&0o111 != 0 {
-				return p
-			}
-		}
-	}
-	return ""
-}
 
 // Unreachable is the error for a cluster that does not answer.
 type Unreachable struct{ err error }
