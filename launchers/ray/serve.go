@@ -122,21 +122,23 @@ var expands = regexp.MustCompile(`\$(\w|\{)`)
 // Judges that are remote endpoints are not part of it: the gateway asks them.
 func ServeApplication(p *plan.Plan) (Application, diag.List, error) {
 	if p.Target == plan.KubeRay {
-		return serveApplication(p, "kuberay")
+		return ServeApplicationFor(p, plan.KubeRay)
 	}
-	return serveApplication(p, "ray")
+	return ServeApplicationFor(p, plan.Ray)
 }
 
-func serveApplication(p *plan.Plan, target string) (Application, diag.List, error) {
+// ServeApplicationFor is [ServeApplication] with the settings of ray or kuberay,
+// whatever the plan's target.
+func ServeApplicationFor(p *plan.Plan, target plan.Target) (Application, diag.List, error) {
 	var l diag.List
 	if p.Workload != plan.Serve {
 		return Application{}, nil, fmt.Errorf("a %s workload is no Serve application", p.Workload)
 	}
-	settings, _ := p.Settings.Get(target)
+	settings, _ := p.Settings.Get(string(target))
 	b := &builder{p: p, l: &l, serve: settings.Field("serve")}
 	name := ObjectName(p.Name)
 	app := Application{Name: name, RoutePrefix: "/" + name, ImportPath: buildOpenAIApp, Args: ServingArgs{LLMConfigs: []LLMConfig{}}}
-	if target == "ray" {
+	if target == plan.Ray {
 		if own, ok := settings.Field("runtime_env").Any().(map[string]any); ok {
 			app.RuntimeEnv = own
 		}
@@ -147,7 +149,7 @@ func serveApplication(p *plan.Plan, target string) (Application, diag.List, erro
 	deployments := map[string]string{} // name of the deployment → route_key
 	for _, i := range p.Instances {
 		if i.Value.Engine != "vllm" {
-			continue // see serveApp
+			continue // see CheckServe
 		}
 		at := tree.Join("serve.instances", i.Key)
 		deployment := strings.NewReplacer("/", "--", ".", "_").Replace(i.Key)
