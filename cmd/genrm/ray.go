@@ -40,13 +40,9 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.root(a)
+	known, root, err := c.roots(a, p)
 	if err != nil {
 		return err
-	}
-	root := known
-	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
-		root = stated
 	}
 	block, _ := p.Settings.Get("ray")
 	address, err := ray.Address(c.Address, block, a.getenv)
@@ -187,7 +183,7 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 		st, err := s.Status(ctx)
 		var gone *ray.Unreachable
 		switch {
-		case err == nil && st.State.Ended():
+		case err == nil && st.State.Told():
 			return st, nil
 		case err != nil && !errors.As(err, &gone):
 			return nil, err
@@ -202,7 +198,7 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 
 // rayStatus is how a run on Ray is.
 func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
-	if st, err := run.Status(); err != nil || st.State.Ended() {
+	if st, err := run.Status(); err != nil || st.State.Told() {
 		return st, err // it needs no cluster, and no token
 	}
 	s, err := ray.Open(run, a.env, version())
@@ -227,7 +223,7 @@ func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
 const stopGrace = 3 * time.Minute
 
 func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool) error {
-	if st.State.Ended() {
+	if st.State.Told() {
 		if !quiet {
 			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
 		}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -323,7 +323,7 @@ func numbers(s string) []int {
 func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
 	s, _ := o.Plan.Settings.Get("ray")
 	found = uploads(o.Plan, s)
-	h, err := headers(s, environment(o.Env))
+	h, err := headers(s, bind.Getenv(o.Env))
 	var no *unset
 	switch {
 	case errors.As(err, &no):
@@ -421,9 +421,7 @@ func (c *client) submit(ctx context.Context, r Request) error {
 const positionsFile = "positions.json"
 
 func freeze(o Options, id string, req Request) (*rundir.Run, error) {
-	bare := *o.Plan
-	bare.Diagnostics = nil
-	text, err := bare.JSON()
+	text, err := o.Plan.Frozen()
 	if err != nil {
 		return nil, err
 	}
@@ -445,23 +443,8 @@ func freeze(o Options, id string, req Request) (*rundir.Run, error) {
 		return nil, err
 	}
 	host, _ := os.Hostname()
-	name := strconv.Itoa(os.Getuid())
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
 	return rundir.Create(root, rundir.Info{ID: id, Name: o.Plan.Name, Workload: string(o.Plan.Workload), Target: string(plan.Ray), Created: time.Now().UTC(),
-		PlanHash: hash, Version: o.Version, Host: host, User: name, WorkDir: o.WorkDir}, files)
-}
-
-func environment(env []string) func(string) string {
-	return func(name string) string {
-		for _, e := range slices.Backward(env) {
-			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
+		PlanHash: hash, Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir}, files)
 }
 
 // readPlan reads the plan of a run.

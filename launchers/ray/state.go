@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -60,7 +61,7 @@ func Open(run *rundir.Run, env []string, version string) (*Session, error) {
 		return nil, err
 	}
 	block, _ := p.Settings.Get("ray")
-	h, err := headers(block, environment(env))
+	h, err := headers(block, bind.Getenv(env))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (s *Session) Address() string { return s.job.Address }
 // was seen, even if the cluster is gone by then.
 func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 	own, err := s.run.Status()
-	if err != nil || own.State.Ended() {
+	if err != nil || own.State.Told() {
 		return own, err
 	}
 	own.JobID = s.job.ID
@@ -95,7 +96,7 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 		return own, err
 	}
 	merge(own, r)
-	if own.State.Ended() {
+	if own.State.Told() {
 		return own, s.run.WriteStatus(own)
 	}
 	return own, nil
