@@ -27,7 +27,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 		return usagef("--rehearse and --judges do not go with target ray yet")
 	}
 	if c.DryRun {
-		req, found, err := ray.NewRequest(p, "dry-run-000000", 1, version())
+		req, found, err := ray.NewRequest(p)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 // followRay shows how a job gets on and what its driver prints, until it has
 // ended. A signal leaves it alone: it is Ray's now.
 func (c *launchCmd) followRay(a *app, run *rundir.Run, out io.Writer) error {
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}
@@ -201,7 +201,7 @@ func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
 	if st, err := run.Status(); err != nil || st.State.Told() {
 		return st, err // it needs no cluster, and no token
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return nil, targetError{err}
 	}
@@ -229,7 +229,7 @@ func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool) error {
 		}
 		return nil
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 	if c.Process != "" && c.Process != "driver" || c.Node > 0 {
 		return fmt.Errorf("%s has the log of its driver alone: Ray's workers log on their nodes", run.ID)
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -50,17 +51,25 @@ type Session struct {
 }
 
 // Open prepares the access; it asks nothing yet. Secrets of ray.headers and the
-// token are read from env.
-func Open(run *rundir.Run, env []string, version string) (*Session, error) {
+// token are read from env; of a run that was launched from another machine the
+// headers are not known, and the token is what env has. An address goes before
+// the one by which the run was launched: that may be another one from here.
+func Open(run *rundir.Run, address string, env []string, version string) (*Session, error) {
 	s := &Session{run: run}
 	if err := run.Read(JobFile, &s.job); err != nil {
 		return nil, err
+	}
+	if address != "" {
+		s.job.Address = address
 	}
 	p, err := readPlan(run)
 	if err != nil {
 		return nil, err
 	}
-	block, _ := p.Settings.Get("ray")
+	var block *tree.Value
+	if p != nil {
+		block, _ = p.Settings.Get("ray")
+	}
 	h, err := headers(block, bind.Getenv(env))
 	if err != nil {
 		return nil, err
