@@ -27,7 +27,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 		return usagef("--rehearse and --judges do not go with target ray yet")
 	}
 	if c.DryRun {
-		req, found, err := ray.NewRequest(p, "dry-run-000000", 1, version())
+		req, found, err := ray.NewRequest(p)
 		if err != nil {
 			return err
 		}
@@ -40,13 +40,9 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.root(a)
+	known, root, err := c.roots(a, p)
 	if err != nil {
 		return err
-	}
-	root := known
-	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
-		root = stated
 	}
 	block, _ := p.Settings.Get("ray")
 	address, err := ray.Address(c.Address, block, a.getenv)
@@ -91,7 +87,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 // followRay shows how a job gets on and what its driver prints, until it has
 // ended. A signal leaves it alone: it is Ray's now.
 func (c *launchCmd) followRay(a *app, run *rundir.Run, out io.Writer) error {
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}
@@ -187,7 +183,7 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 		st, err := s.Status(ctx)
 		var gone *ray.Unreachable
 		switch {
-		case err == nil && st.State.Ended():
+		case err == nil && st.State.Told():
 			return st, nil
 		case err != nil && !errors.As(err, &gone):
 			return nil, err
@@ -202,10 +198,10 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 
 // rayStatus is how a run on Ray is.
 func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
-	if st, err := run.Status(); err != nil || st.State.Ended() {
+	if st, err := run.Status(); err != nil || st.State.Told() {
 		return st, err // it needs no cluster, and no token
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return nil, targetError{err}
 	}
@@ -227,13 +223,13 @@ func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
 const stopGrace = 3 * time.Minute
 
 func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool) error {
-	if st.State.Ended() {
+	if st.State.Told() {
 		if !quiet {
 			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
 		}
 		return nil
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return err
 	}
@@ -250,7 +246,7 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 	if c.Process != "" && c.Process != "driver" || c.Node > 0 {
 		return fmt.Errorf("%s has the log of its driver alone: Ray's workers log on their nodes", run.ID)
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}
