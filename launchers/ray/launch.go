@@ -20,7 +20,6 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
-	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -33,6 +32,7 @@ type Options struct {
 	WorkDir string   // where it is launched
 	Env     []string // of the caller
 	Version string   // of genrm
+	Replace bool     // serve: an application of an older run of the experiment is updated in place
 	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
 }
 
@@ -334,14 +334,6 @@ func numbers(s string) []int {
 func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
 	s, _ := o.Plan.Settings.Get("ray")
 	found = uploads(o.Plan, s)
-	h, err := headers(s, bind.Getenv(o.Env))
-	var no *unset
-	switch {
-	case errors.As(err, &no):
-		found.Add(o.Plan.Finding("GRM8117", diag.Error, tree.Join("ray.headers", no.header), no.what, "It is read where the run is launched.", "set it, and keep it set for status, logs and stop"))
-	case err != nil:
-		return nil, nil, nil, err
-	}
 	req, notes, err := NewRequest(o.Plan)
 	if err != nil {
 		return nil, nil, nil, err
@@ -350,18 +342,9 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	if found.HasErrors() {
 		return nil, nil, found, nil
 	}
-	c := newClient(o.Address, h, o.Version)
-	got, err := c.look(ctx)
-	var denied *Denied
-	switch {
-	case errors.As(err, &denied):
-		summary, detail := "the Ray cluster wants a token, and none was sent", "It runs with token authentication; /nodes answers 401."
-		if denied.Status == http.StatusForbidden {
-			summary, detail = "the Ray cluster refuses the token", "It runs with token authentication; /nodes answers 403."
-		}
-		return nil, nil, append(found, o.Plan.Finding("GRM8323", diag.Error, "ray", summary, detail, tokenRemedy)), nil
-	case err != nil:
-		return nil, nil, nil, err
+	c, got, err := access(ctx, o, &found)
+	if err != nil || found.HasErrors() {
+		return nil, nil, found, err
 	}
 	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
 		return nil, nil, found, nil
@@ -378,6 +361,7 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 		err = c.submit(ctx, req)
 	}
 	var refused *answered
+	var denied *Denied
 	switch {
 	case err == nil:
 		now := time.Now().UTC()
@@ -442,7 +426,7 @@ func newInfo(o Options) rundir.Info {
 		Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir}
 }
 
-func freeze(o Options, info rundir.Info, req Request) (*rundir.Run, error) {
+func freeze(o Options, info rundir.Info, req any) (*rundir.Run, error) {
 	text, err := o.Plan.Frozen()
 	if err != nil {
 		return nil, err
