@@ -17,8 +17,6 @@ import (
 // ray submits a job to a Ray cluster, and with --wait follows it.
 func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	switch {
-	case p.Workload == plan.Serve:
-		return usagef("a serve workload cannot be launched on target ray yet: emit writes its files")
 	case c.Detach:
 		return usagef("a Ray job is left to Ray anyway: --detach belongs to target local")
 	case c.TestOnly:
