@@ -88,10 +88,9 @@ func CheckServe(p *plan.Plan, target plan.Target, rayVersion string, l *diag.Lis
 				l.Add(p.Finding("GRM8302", diag.Warning, path+".engine_version", fmt.Sprintf("which vLLM ray[llm] %s runs is not known, and flags are checked against %s", release, version),
 					"The cluster's own vLLM serves the judge; a flag may be missing there, or have another meaning.", "use Ray "+newestRay+", whose vLLM is known"))
 			case version != "" && version != pin:
-				d := p.Finding("GRM8302", diag.Warning, path+".engine_version", fmt.Sprintf("ray[llm] %s runs vLLM %s, but flags are checked against %s", release, pin, version),
+				l.Add(p.Finding("GRM8302", diag.Error, path+".engine_version", fmt.Sprintf("ray[llm] %s runs vLLM %s, but flags are checked against %s", release, pin, version),
 					"The cluster's own vLLM serves the judge, whatever engine_version says; a flag may be missing there.",
-					fmt.Sprintf("set engine_version: %q, or use target slurm or local", pin))
-				l.Add(d)
+					fmt.Sprintf("set engine_version: %q, or leave it out; or use target slurm or local", pin)))
 			}
 		case "sglang":
 			deployed++
