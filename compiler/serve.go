@@ -273,6 +273,9 @@ func (s *serveRun) defaultRelease(kind string) (cat *engines.Catalogue, why stri
 		return cat, "the newest release that genrm knows"
 	}
 	ray, from := engines.LatestRay(), "the newest Ray release that genrm knows"
+	if version, ok := s.e.root.Lookup(string(plan.Ray), "version").AsString(); ok && target == plan.Ray {
+		ray, from = version, "as ray.version says"
+	}
 	if target == plan.KubeRay {
 		block := s.e.root.Field(string(plan.KubeRay))
 		ref, _ := block.Field("image").AsString()

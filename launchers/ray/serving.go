@@ -24,6 +24,7 @@ import (
 	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
+	"genrm.dev/genrm/schema/engines"
 )
 
 // Serving is serve.json of a run: the application that it is.
@@ -411,7 +412,7 @@ func checkVersion(p *plan.Plan, got string, l *diag.List) {
 	s, _ := p.Settings.Get("ray")
 	want, stated := s.Field("version").AsString()
 	if !stated {
-		want = newestRay
+		want = engines.LatestRay()
 	}
 	if got == want {
 		return
