@@ -318,3 +318,96 @@ func TestServeToken(t *testing.T) {
 		t.Errorf("%v: %s", err, text)
 	}
 }
+
+// TestServeArgs hands applications to the classes that read them on a cluster;
+// see serveargs.py.
+func TestServeArgs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "")
+	every := r.file("every.cue", `
+name:   "every"
+target: "ray"
+cluster: gpus_per_node: 8
+serve: instances: {
+	"mixture.v1": {
+		engine:              "vllm"
+		model_path:          "/models/mixture"
+		num_gpus:            16
+		num_gpus_per_engine: 4
+		stop_timeout:        90
+		liveness: {interval: 15, probe_timeout: 200}
+		env: {A: "b", HF_TOKEN: {env: "HF_TOKEN"}, OTHER: {env: "HF_TOKEN"}}
+		engine_config: {
+			max_context_len:             32768
+			pp_size:                     2
+			ep_size:                     2
+			mem_fraction_static:         0.85
+			max_num_batched_tokens:      "8k"
+			kv_cache_memory_bytes:       "1.5g"
+			disable_log_stats:           true
+			enable_prefix_caching:       false
+			compilation_config: mode:    3
+			hf_overrides:                "{\"a\": 1}"
+			speculative_config:          {method: "ngram", num_speculative_tokens: 2}
+			limit_mm_per_prompt:         {image: 0}
+			enable_auto_tool_choice:     true
+			tool_call_parser:            "hermes"
+			reasoning_parser:            "qwen3"
+			chat_template:               "/models/template.jinja"
+			default_chat_template_kwargs: {enable_thinking: false}
+		}
+	}
+	plain: {engine: "vllm", model_path: "org/model", num_gpus: 1}
+	remote: {engine: "openai", base_url: "https://judge.example.com/v1", model: "m"}
+}
+ray: {
+	runtime_env: {env_vars: {B: "c"}, pip: ["x==1"]}
+	serve: {
+		health_check_period_s:         20
+		health_check_timeout_s:        240
+		graceful_shutdown_timeout_s:   30
+		graceful_shutdown_wait_loop_s: 1
+		max_ongoing_requests:          64
+		max_queued_requests:           1000
+		accelerator_type:              "H100"
+		request_timeout_s:             900
+		proxy_location:                "HeadOnly"
+		http_options: {host: "0.0.0.0", port: 8000, request_timeout_s: 60, keep_alive_timeout_s: 5}
+	}
+}
+`)
+	var files []string
+	for i, path := range []string{every, "../../examples/serve-two-vllm", "../../examples/serve-openai-beside-local"} {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(r.dir, fmt.Sprint("out", i))
+		r.ends(0, nil, "emit", path, "--target", "ray", "-o", dir)
+		files = append(files, filepath.Join(dir, "serve.json"))
+	}
+	if t.Failed() {
+		return
+	}
+	venv, err := exec.Command("./install").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("python3", append([]string{"serveargs.py", strings.TrimSpace(string(venv))}, files...)...)
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, problems.String())
+	}
+	for _, want := range []string{
+		"no keyword: api_server_count config grpc headless\n", // each is refused
+		"mixture.v1 4 STRICT_PACK compilation_config disable_log_stats enable_expert_parallel enable_prefix_caching gpu_memory_utilization hf_overrides kv_cache_memory_bytes limit_mm_per_prompt max_model_len max_num_batched_tokens pipeline_parallel_size reasoning_parser speculative_config tensor_parallel_size chat_template default_chat_template_kwargs enable_auto_tool_choice tool_call_parser\n",
+		"plain 1 STRICT_PACK max_model_len tensor_parallel_size\n",
+		"quality 2 STRICT_PACK enable_prefix_caching gpu_memory_utilization max_model_len tensor_parallel_size\n",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
