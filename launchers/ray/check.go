@@ -28,6 +28,11 @@ func (checker) Check(p *plan.Plan) diag.List {
 	s, _ := p.Settings.Get("ray")
 	serveApp(p, "", &l)
 	runtimeEnv(p, s, &l)
+	if key := need.DriverGPU(p); key != "" {
+		if _, stated := wanted(s); !stated {
+			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", driverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
+		}
+	}
 	if g, ok := s.Field("entrypoint_num_gpus").AsFloat(); ok && g > 0 && p.Workload != plan.Serve {
 		all, used := p.Cluster.Nodes*p.Cluster.GPUsPerNode, need.GPUs(p)
 		if p.Positions["cluster.nodes"].IsValid() && all > 0 && used > 0 && float64(used)+g > float64(all) {

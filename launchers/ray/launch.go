@@ -169,12 +169,24 @@ func runtime(p *plan.Plan, s *tree.Value, l *diag.List) map[string]any {
 // cluster is what a live Ray says of itself.
 type cluster struct {
 	version  string
-	auth     string // disabled, token, or "" where it does not say
-	nodes    int
+	auth     string    // disabled, token, or "" where it does not say
+	nodes    []machine // that live
 	gpus     float64
 	free     float64 // GPUs
 	freeTold bool
 }
+
+// machine is a node of a cluster.
+type machine struct {
+	head      bool
+	resources map[string]float64 // in all, by resourceKey
+}
+
+func (m machine) gpus() float64 { return m.resources[resourceKey("GPU")] }
+
+// resourceKey is what the dashboard leaves of a resource's name: it writes
+// accelerator_type:H100 as acceleratorType:h100.
+func resourceKey(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 
 func (c *client) look(ctx context.Context) (cluster, error) {
 	var out cluster
@@ -203,6 +215,7 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 			Summary []struct {
 				Raylet struct {
 					State     string             `json:"state"`
+					Head      bool               `json:"isHeadNode"`
 					Resources map[string]float64 `json:"resourcesTotal"`
 				} `json:"raylet"`
 			} `json:"summary"`
@@ -213,8 +226,13 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 	}
 	for _, n := range nodes.Data.Summary {
 		if n.Raylet.State == "ALIVE" {
-			out.nodes++
-			out.gpus += n.Raylet.Resources["GPU"]
+			m := machine{head: n.Raylet.Head, resources: map[string]float64{}}
+			for name, v := range n.Raylet.Resources {
+				m.resources[resourceKey(name)] = v
+			}
+			m.head = m.head || m.resources[headResource] > 0
+			out.nodes = append(out.nodes, m)
+			out.gpus += m.gpus()
 		}
 	}
 	var status struct {
@@ -234,6 +252,9 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 	return out, nil
 }
 
+// headResource is what Ray gives to a head and to no other node.
+var headResource = resourceKey("node:__internal_head__")
+
 // oldest is the Ray release whose job routes were read and found to be the same.
 const oldest = "2.9"
 
@@ -245,6 +266,7 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	}
 	want := float64(need.GPUs(p))
 	s, _ := p.Settings.Get("ray")
+	entrypoint(p, s, got, &l)
 	own, _ := s.Field("entrypoint_num_gpus").AsFloat()
 	all := want + own
 	if all == 0 {
@@ -269,8 +291,80 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	return l
 }
 
+// entrypoint checks that the driver comes to a node that suits it.
+func entrypoint(p *plan.Plan, s *tree.Value, got cluster, l *diag.List) {
+	wants, stated := wanted(s)
+	var fit []machine
+	for _, m := range got.nodes {
+		if stated && !slices.ContainsFunc(wants, func(w resource) bool { return m.resources[w.key] < w.amount }) || !stated && m.head {
+			fit = append(fit, m)
+		}
+	}
+	if len(fit) == 0 {
+		if stated && len(got.nodes) > 0 {
+			var all []string
+			for _, w := range wants {
+				all = append(all, fmt.Sprintf("%g %s", w.amount, w.name))
+			}
+			l.Add(p.Finding("GRM8329", diag.Warning, wants[0].field, "no node of the Ray cluster has what the entrypoint asks for",
+				fmt.Sprintf("It asks for %s on one node. Ray lets the job wait (PENDING) until there is such a node, and gives up after 15 minutes.", strings.Join(all, ", ")), "ask for what a node has"))
+		}
+		return
+	}
+	key := need.DriverGPU(p)
+	without := 0
+	for _, m := range fit {
+		if m.gpus() == 0 {
+			without++
+		}
+	}
+	if key == "" || without == 0 {
+		return
+	}
+	severity, summary := diag.Error, "the driver comes to the head, which has no GPU"
+	switch {
+	case stated && without < len(fit):
+		severity, summary = diag.Warning, fmt.Sprintf("the driver may come to one of %d nodes without a GPU", without)
+	case stated:
+		summary = "the driver comes to a node without a GPU"
+	}
+	l.Add(p.Finding("GRM8327", severity, tree.Join("gym.config", key), summary, driverGPU(key), driverRemedy))
+}
+
+// driverGPU says why a gym driver wants a node with GPUs.
+func driverGPU(key string) string {
+	return fmt.Sprintf("NeMo Gym reads the vLLM flags of %s in a process beside the driver, and without a GPU vLLM cannot tell its device there.", key)
+}
+
+const driverRemedy = `write ray: entrypoint_resources: "accelerator_type:H100": 0.001, or what GPU the nodes have: that chooses such a node and holds no GPU`
+
+// resource is what an entrypoint asks of its node.
+type resource struct {
+	name, key, field string
+	amount           float64
+}
+
+// wanted is what the entrypoint asks of its node. stated is false where it asks
+// for nothing: then it comes to the head.
+func wanted(s *tree.Value) (out []resource, stated bool) {
+	for field, name := range map[string]string{"entrypoint_num_cpus": "CPU", "entrypoint_num_gpus": "GPU", "entrypoint_memory": "memory"} {
+		if v, ok := s.Field(field).AsFloat(); ok && v > 0 {
+			out = append(out, resource{name, resourceKey(name), "ray." + field, v})
+		}
+	}
+	slices.SortFunc(out, func(a, b resource) int { return strings.Compare(a.name, b.name) })
+	if m := s.Field("entrypoint_resources"); m.OK() {
+		for _, f := range m.Fields {
+			if v, ok := f.Value.AsFloat(); ok && v > 0 {
+				out = append(out, resource{f.Name, resourceKey(f.Name), tree.Join("ray.entrypoint_resources", f.Name), v})
+			}
+		}
+	}
+	return out, len(out) > 0
+}
+
 func present(c cluster) string {
-	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(c.nodes, "node"))
+	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(len(c.nodes), "node"))
 	if c.freeTold {
 		s += fmt.Sprintf(", %g of them free", c.free)
 	}

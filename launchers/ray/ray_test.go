@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/rundir"
@@ -173,12 +174,12 @@ func TestCheck(t *testing.T) {
 		grows bool
 		want  string
 	}{
-		{cluster{version: "2.60.0", nodes: 1, gpus: 8, free: 8, freeTold: true}, false, ""},
-		{cluster{version: "2.60.0", nodes: 1, gpus: 7}, false, "error GRM8320"},
-		{cluster{version: "2.60.0", nodes: 1, gpus: 7}, true, "warning GRM8320"},
-		{cluster{version: "2.60.0", nodes: 1, gpus: 8, free: 7, freeTold: true}, false, "warning GRM8321"},
-		{cluster{version: "2.8.1", nodes: 1, gpus: 8}, false, "warning GRM8322"},
-		{cluster{version: "3.0.0.dev0", nodes: 1, gpus: 8}, false, ""},
+		{cluster{version: "2.60.0", gpus: 8, free: 8, freeTold: true}, false, ""},
+		{cluster{version: "2.60.0", gpus: 7}, false, "error GRM8320"},
+		{cluster{version: "2.60.0", gpus: 7}, true, "warning GRM8320"},
+		{cluster{version: "2.60.0", gpus: 8, free: 7, freeTold: true}, false, "warning GRM8321"},
+		{cluster{version: "2.8.1", gpus: 8}, false, "warning GRM8322"},
+		{cluster{version: "3.0.0.dev0", gpus: 8}, false, ""},
 	} {
 		var got string
 		for _, d := range check(p, c.got, c.grows) {
@@ -211,6 +212,51 @@ func TestMerge(t *testing.T) {
 		merge(&st, c.r)
 		if st.State != c.state || (st.ExitCode == nil) != (c.code == nil) || c.code != nil && *st.ExitCode != *c.code || !strings.Contains(st.Reason, c.says) {
 			t.Errorf("%+v: %+v", c.r, st)
+		}
+	}
+}
+
+// TestDriverGPU wants the driver of a gym run with a vLLM of its own on a node
+// that has a GPU.
+func TestDriverGPU(t *testing.T) {
+	head := func(gpus float64) machine { return machine{true, map[string]float64{"gpu": gpus, "cpu": 4}} }
+	worker := func(gpus float64) machine {
+		return machine{false, map[string]float64{"gpu": gpus, "cpu": 8, "acceleratortype:h100": 1}}
+	}
+	for _, c := range []struct {
+		block string
+		nodes []machine
+		plan  string // what the rules without a cluster say
+		want  string
+	}{
+		{`{}`, []machine{head(8)}, "note GRM8308", ""},
+		{`{}`, []machine{head(0), worker(8)}, "note GRM8308", "error GRM8327"},
+		{`{"entrypoint_num_gpus": 1}`, []machine{head(0), worker(8)}, "", ""},
+		{`{"entrypoint_resources": {"accelerator_type:H100": 0.001}}`, []machine{head(0), worker(8)}, "", ""},
+		{`{"entrypoint_num_cpus": 1}`, []machine{head(0), worker(8)}, "", "warning GRM8327"},
+		{`{"entrypoint_num_cpus": 8}`, []machine{head(0), worker(8)}, "", ""},
+		{`{"entrypoint_num_cpus": 1}`, []machine{head(0), head(0)}, "", "error GRM8327"},
+		{`{"entrypoint_resources": {"tpu": 1}}`, []machine{head(8), worker(8)}, "", "warning GRM8329"},
+	} {
+		p := &plan.Plan{Workload: plan.Gym}
+		p.Instances.Set("judge", &plan.Instance{NumGPUs: 2})
+		p.Settings.Set("ray", block(t, c.block))
+		say := func(l diag.List) (s string) {
+			for _, d := range l {
+				s += string(d.Severity) + " " + d.Code
+			}
+			return s
+		}
+		if got := say(Checker().Check(p)); got != c.plan {
+			t.Errorf("%s: %q, want %q", c.block, got, c.plan)
+		}
+		got := cluster{version: "2.60.0", nodes: c.nodes, gpus: 16}
+		if got := say(check(p, got, false)); got != c.want {
+			t.Errorf("%s on %v: %q, want %q", c.block, c.nodes, got, c.want)
+		}
+		p.Workload = plan.Relax // its driver has no such need
+		if got := say(check(p, got, false)); strings.Contains(got, "8327") {
+			t.Errorf("%s: %q", c.block, got)
 		}
 	}
 }
