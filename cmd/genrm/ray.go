@@ -73,7 +73,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 		if u.There {
 			what = "is there already"
 		}
-		fmt.Fprintf(a.stderr, "%s %s: %d files, %.1f MiB, %s\n", relative(u.Dir), what, u.Files, float64(u.Bytes)/(1<<20), u.URI)
+		fmt.Fprintf(a.stderr, "%s %s: %s, %s\n", relative(u.Dir), what, u.Size(), u.URI)
 	}
 	if c.Wait || c.Follow || c.Output != "json" {
 		fmt.Fprintf(out, "job %s, run %s in %s\n", job.ID, run.ID, relative(run.Dir))

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/bind"
@@ -112,6 +113,27 @@ func NewRequest(p *plan.Plan) (Request, diag.List, error) {
 	}
 	r.RuntimeEnv = runtime(p, s, &l)
 	return r, l, nil
+}
+
+// JobBody is the file that [Files] writes.
+const JobBody = "job.json"
+
+// Files are what [emit.Files] of a relax or gym plan lacks: the body of POST
+// /api/jobs/ as it is submitted, without the id and the metadata of a run, and
+// with a local folder by its path, not yet as the package that it becomes.
+func Files(p *plan.Plan) ([]emit.File, error) {
+	if p.Workload == plan.Serve {
+		return nil, nil
+	}
+	r, _, err := NewRequest(p)
+	if err != nil {
+		return nil, err
+	}
+	text, err := rundir.Text(r)
+	if err != nil {
+		return nil, err
+	}
+	return []emit.File{{Name: JobBody, Text: text}}, nil
 }
 
 // For is the request of an attempt of a run: with its id, and with what finds and

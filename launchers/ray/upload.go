@@ -26,6 +26,9 @@ type Upload struct {
 	There bool   `json:"there"` // the cluster had it already
 }
 
+// Size is for people: "3 files, 1.2 KiB".
+func (u Upload) Size() string { return some(u.Files, "file") + ", " + mib(u.Bytes) }
+
 // upload is one that is to be made.
 type upload struct {
 	Upload
