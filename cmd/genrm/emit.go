@@ -32,6 +32,7 @@ func (emitCmd) Help() string {
   engine-*.sh     serve: one script per engine and node
   job.sbatch      target slurm: the job, which sbatch takes as it is
   job.json        target ray, relax and gym: the body of POST /api/jobs/
+  serve.json      serve on target ray: the application, which Ray Serve's REST API and serve deploy take
   and the files that the command reads, such as gym.yaml
 
 Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none. A file that genrm did not write, or that was edited, is kept; one that an earlier emit wrote into DIR and that is no longer made is removed.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,7 +22,6 @@ import (
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
-	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -34,6 +34,7 @@ type Options struct {
 	WorkDir string   // where it is launched
 	Env     []string // of the caller
 	Version string   // of genrm
+	Replace bool     // serve: an application of an older run of the experiment is updated in place
 	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
 
 	// Progress is told how much of an upload is sent; nil tells nobody.
@@ -118,12 +119,13 @@ func NewRequest(p *plan.Plan) (Request, diag.List, error) {
 // JobBody is the file that [Files] writes.
 const JobBody = "job.json"
 
-// Files are what [emit.Files] of a relax or gym plan lacks: the body of POST
-// /api/jobs/ as it is submitted, without the id and the metadata of a run, and
-// with a local folder by its path, not yet as the package that it becomes.
+// Files are what [emit.Files] of a plan lacks. For relax and gym that is the body
+// of POST /api/jobs/ as it is submitted, without the id and the metadata of a
+// run, and with a local folder by its path, not yet as the package that it
+// becomes; for serve see [ServeFiles].
 func Files(p *plan.Plan) ([]emit.File, error) {
 	if p.Workload == plan.Serve {
-		return nil, nil
+		return ServeFiles(p)
 	}
 	r, _, err := NewRequest(p)
 	if err != nil {
@@ -431,55 +433,103 @@ func numbers(s string) []int {
 	return out
 }
 
-// Launch looks at the cluster, freezes a run and submits its job. Findings with
-// errors mean that nothing was sent; then there is no folder. After an error
-// there is a run if Ray may have got the job nevertheless.
-func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
-	s, _ := o.Plan.Settings.Get("ray")
-	h, err := headers(s, bind.Getenv(o.Env))
-	var no *unset
-	switch {
-	case errors.As(err, &no):
-		found.Add(o.Plan.Finding("GRM8117", diag.Error, tree.Join("ray.headers", no.header), no.what, "It is read where the run is launched.", "set it, and keep it set for status, logs and stop"))
-	case err != nil:
-		return nil, nil, nil, err
+// Prepared is a launch that has been found to be possible.
+type Prepared struct {
+	o       Options
+	c       *client
+	req     Request
+	folders []*upload
+	cluster cluster
+}
+
+// Close gives up what is kept for a launch.
+func (p *Prepared) Close() {
+	for _, u := range p.folders {
+		u.pack.close()
 	}
-	req, notes, err := NewRequest(o.Plan)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	found = append(found, notes...)
-	folders, notes, err := uploads(o.Plan, o.WorkDir)
+}
+
+// Prepare compares a run with the cluster, and packs its folders. Findings with
+// errors mean that it cannot be launched; then it is nil, as after an error. What
+// the others have found out and packed, which are launched with it, is not done
+// again.
+func Prepare(ctx context.Context, o Options, others []*Prepared) (p *Prepared, found diag.List, err error) {
+	p = &Prepared{o: o}
 	defer func() {
-		for _, u := range folders {
-			u.pack.close()
+		if err != nil || found.HasErrors() {
+			p.Close()
+			p = nil
 		}
 	}()
+	req, found, err := NewRequest(o.Plan)
 	if err != nil {
-		return nil, nil, nil, err
+		return p, nil, err
+	}
+	p.req = req
+	var notes diag.List
+	if p.folders, notes, err = uploads(o.Plan, o.WorkDir, others); err != nil {
+		return p, nil, err
 	}
 	if found = append(found, notes...); found.HasErrors() {
-		return nil, nil, found, nil
+		return p, found, nil
 	}
-	c := newClient(o.Address, h, o.Version)
-	got, err := c.look(ctx)
-	var denied *Denied
-	switch {
-	case errors.As(err, &denied):
-		summary, detail := "the Ray cluster wants a token, and none was sent", "It runs with token authentication; /nodes answers 401."
-		if denied.Status == http.StatusForbidden {
-			summary, detail = "the Ray cluster refuses the token", "It runs with token authentication; /nodes answers 403."
+	for _, q := range others {
+		if q.o.Address == o.Address && reflect.DeepEqual(headersOf(q.o.Plan), headersOf(o.Plan)) {
+			p.c, p.cluster = q.c, q.cluster
+			break
 		}
-		return nil, nil, append(found, o.Plan.Finding("GRM8323", diag.Error, "ray", summary, detail, tokenRemedy)), nil
-	case err != nil:
-		return nil, nil, nil, err
 	}
-	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
-		return nil, nil, found, nil
+	if p.c == nil {
+		if p.c, p.cluster, err = access(ctx, o, &found); err != nil || found.HasErrors() {
+			return p, found, err
+		}
 	}
+	return p, append(found, check(o.Plan, p.cluster, o.Grows)...), nil
+}
+
+func headersOf(p *plan.Plan) any {
+	s, _ := p.Settings.Get("ray")
+	return s.Field("headers").Any()
+}
+
+// Together is what there is to say of runs that are launched at the same time
+// besides what there is of each.
+func Together(all []*Prepared) diag.List {
+	var l diag.List
+	seen := map[string]bool{}
+	for i, p := range all {
+		if seen[p.o.Address] {
+			continue
+		}
+		seen[p.o.Address] = true
+		sum, n := 0, 0
+		for _, other := range all[i:] {
+			if other.o.Address == p.o.Address {
+				sum += need.GPUs(other.o.Plan)
+				n++
+			}
+		}
+		have, what := p.cluster.gpus, "has %g"
+		if p.cluster.freeTold {
+			have, what = p.cluster.free, "has %g that are free"
+		}
+		if n > 1 && float64(sum) > have {
+			at, _ := roles(p.o.Plan)
+			l.Add(p.o.Plan.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the %d runs need %d GPUs together, and the Ray cluster "+what, n, sum, have),
+				fmt.Sprintf("Present: %s. Their drivers start at once, and Ray lets some wait for GPUs.", present(p.cluster)), ""))
+		}
+	}
+	return l
+}
+
+// Launch uploads the folders of a run, freezes it and submits its job. Findings
+// with errors mean that nothing was submitted; then there is no folder. After an
+// error there is a run if Ray may have got the job nevertheless.
+func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, job *Job, found diag.List, err error) {
+	o, req := p.o, p.req
 	job = &Job{Address: o.Address}
-	for _, u := range folders {
-		err := c.send(ctx, u, o.Progress)
+	for _, u := range p.folders {
+		err := p.c.send(ctx, u, o.Progress)
 		var refused *answered
 		switch {
 		case errors.As(err, &refused):
@@ -500,18 +550,19 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	}
 	job.ID = req.SubmissionID
 	if err = run.Write(JobFile, job); err == nil {
-		err = c.submit(ctx, req)
+		err = p.c.submit(ctx, req)
 	}
 	var refused *answered
+	var denied *Denied
 	switch {
 	case err == nil:
 		now := time.Now().UTC()
 		job.Submitted = &now
-		return run, job, found, run.Write(JobFile, job)
+		return run, job, nil, run.Write(JobFile, job)
 	case errors.As(err, &refused), errors.As(err, &denied):
 		return nil, nil, nil, errors.Join(err, run.Remove())
 	}
-	return run, job, found, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
+	return run, job, nil, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
 }
 
 // retries are the waits before a request whose answer was lost is made again.
@@ -567,7 +618,7 @@ func newInfo(o Options) rundir.Info {
 		Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir}
 }
 
-func freeze(o Options, info rundir.Info, req Request) (*rundir.Run, error) {
+func freeze(o Options, info rundir.Info, req any) (*rundir.Run, error) {
 	text, err := o.Plan.Frozen()
 	if err != nil {
 		return nil, err
