@@ -24,6 +24,7 @@ import (
 	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
+	"genrm.dev/genrm/schema/engines"
 )
 
 // Serving is serve.json of a run: the application that it is.
@@ -191,7 +192,26 @@ type putBody struct {
 
 // redacted stands in place of values that a dashboard does not show. Source:
 // ray/dashboard/runtime_env_redaction.py of 2.60.0.
-const redacted = `"<redacted>"`
+const redacted = "<redacted>"
+
+// hides reports whether a config has values that were redacted.
+func hides(config json.RawMessage) bool {
+	var found func(v any) bool
+	found = func(v any) bool {
+		switch v := v.(type) {
+		case string:
+			return v == redacted
+		case []any:
+			return slices.ContainsFunc(v, found)
+		case map[string]any:
+			return slices.ContainsFunc(slices.Collect(maps.Values(v)), found)
+		}
+		return false
+	}
+	var v any
+	_ = json.Unmarshal(config, &v) // it was read as JSON
+	return found(v)
+}
 
 // body is the set of a cluster's applications with one of them replaced or, by a
 // nil config, left out: every other one exactly as the cluster told it.
@@ -210,7 +230,7 @@ func (s served) body(name string, config json.RawMessage) (putBody, error) {
 		if other == name || !a.declared() {
 			continue
 		}
-		if bytes.Contains(a.Config, []byte(redacted)) {
+		if hides(a.Config) {
 			return b, fmt.Errorf("the dashboard hides variables of the application %s, which would be lost: ask it without what makes it do so", other)
 		}
 		b.Applications = append(b.Applications, a.Config)
@@ -411,7 +431,7 @@ func checkVersion(p *plan.Plan, got string, l *diag.List) {
 	s, _ := p.Settings.Get("ray")
 	want, stated := s.Field("version").AsString()
 	if !stated {
-		want = newestRay
+		want = engines.LatestRay()
 	}
 	if got == want {
 		return
