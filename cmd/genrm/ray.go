@@ -435,17 +435,20 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 		return targetError{err}
 	}
 	if !c.Follow || c.Lines >= 0 {
-		text, err := s.Log(a.ctx)
-		if err != nil {
+		var out io.Writer = a.stdout
+		ends := &lastLines{most: c.Lines}
+		if c.Lines >= 0 {
+			out = ends
+		}
+		if err := s.Log(a.ctx, out); err != nil {
 			return targetError{err}
 		}
 		if !c.Follow {
-			_, err = io.WriteString(a.stdout, last(text, c.Lines))
+			_, err = io.WriteString(a.stdout, ends.text())
 			return err
 		}
 		// What is older than the last lines is passed over.
-		skip := &skipping{out: a.stdout, n: len(text) - len(last(text, c.Lines))}
-		err = s.Follow(a.ctx, skip, a.lost())
+		err = s.Follow(a.ctx, &skipping{out: a.stdout, n: ends.n - len(ends.text())}, a.lost())
 		return c.followed(a, err)
 	}
 	return c.followed(a, s.Follow(a.ctx, a.stdout, a.lost()))
@@ -458,11 +461,32 @@ func (c *logsCmd) followed(a *app, err error) error {
 	return targetError{err}
 }
 
-// last are the last n lines of a text; all of them if n is negative.
-func last(text string, n int) string {
-	if n < 0 {
-		return text
+// lastLines keeps the last lines of what is written.
+type lastLines struct {
+	most  int
+	n     int // bytes that were written
+	kept  []byte
+	worth int // bytes of kept that the last look left
+}
+
+// lineWorth is how much is kept at least before it is looked through.
+const lineWorth = 1 << 20
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.n += len(p)
+	l.kept = append(l.kept, p...)
+	if len(l.kept) > 2*max(l.worth, lineWorth) {
+		l.kept = append([]byte(nil), l.text()...)
+		l.worth = len(l.kept)
 	}
+	return len(p), nil
+}
+
+// text are the last lines.
+func (l *lastLines) text() string { return last(string(l.kept), l.most) }
+
+// last are the last n lines of a text.
+func last(text string, n int) string {
 	end := len(strings.TrimSuffix(text, "\n"))
 	at := len(text)
 	if n > 0 {

@@ -121,3 +121,36 @@ experiments: {
 		})
 	}
 }
+
+// TestLastLines writes texts in pieces of each size.
+func TestLastLines(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"a\nb\nc\n", 2, "b\nc\n"}, {"a\nb\nc", 2, "b\nc"}, {"a\n", 5, "a\n"}, {"", 3, ""}, {"a\nb\n", 0, ""}, {"\n\n\n", 2, "\n\n"},
+	} {
+		for size := 1; size <= len(c.text)+1; size++ {
+			l := &lastLines{most: c.most}
+			for rest := c.text; rest != ""; rest = rest[min(size, len(rest)):] {
+				if _, err := l.Write([]byte(rest[:min(size, len(rest))])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if l.text() != c.want || l.n != len(c.text) {
+				t.Errorf("%q by %d: %q of %d", c.text, size, l.text(), l.n)
+			}
+		}
+	}
+	l := &lastLines{most: 3}
+	for i := range 3_000_000 {
+		fmt.Fprintf(l, "%d\n", i)
+		if cap(l.kept) > 8*lineWorth {
+			t.Fatalf("%d bytes are kept of %d", cap(l.kept), l.n)
+		}
+	}
+	if want := "2999997\n2999998\n2999999\n"; l.text() != want {
+		t.Errorf("%q", l.text())
+	}
+}

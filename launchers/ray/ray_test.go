@@ -4,16 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
+	"unicode/utf16"
 
 	"github.com/coder/websocket"
 
@@ -428,6 +432,40 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("%v, %v", h, err)
 	}
 	if _, err := headers(block(t, `{"headers": {"Authorization": {"env": "NOT"}}}`), none); err == nil || !strings.Contains(err.Error(), "NOT") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLogText wants the text as a JSON parser reads it.
+func TestLogText(t *testing.T) {
+	for _, text := range []string{"", "a\nb", "größe \U0001f600 \u2028 \x00\x1b[0m \"quoted\" \\ / \t\r\b\f", strings.Repeat("x", 200_000)} {
+		data, err := json.Marshal(map[string]string{"logs": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ascii := regexp.MustCompile(`[^\x00-\x7f]`).ReplaceAllStringFunc(string(data), func(s string) string {
+			var out string
+			for _, u := range utf16.Encode([]rune(s)) {
+				out += fmt.Sprintf(`\u%04x`, u)
+			}
+			return out
+		})
+		for _, form := range []string{string(data), ascii, " { \n\"logs\" : " + ascii[len(`{"logs":`):]} {
+			var out strings.Builder
+			if err := logText(iotest.OneByteReader(strings.NewReader(form)), &out); err != nil || out.String() != text {
+				t.Errorf("%.200q: %v, %.200q", form, err, out.String())
+			}
+		}
+	}
+	for form, want := range map[string]error{`{"log": "x"}`: errNotLog, ``: errNotLog, `{"logs": null}`: errNotLog, `{"logs": "abc`: io.ErrUnexpectedEOF, `{"logs": "\q"}`: errNotLog, `{"logs": "\u12"}`: errNotLog} {
+		var out strings.Builder
+		if err := logText(strings.NewReader(form), &out); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", form, err, want)
+		}
+	}
+	failing := errors.New("no")
+	var w *writeError
+	if err := logText(strings.NewReader(`{"logs": "x"}`), brokenWriter{failing}); !errors.As(err, &w) {
 		t.Errorf("%v", err)
 	}
 }
