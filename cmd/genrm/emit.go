@@ -31,6 +31,7 @@ func (emitCmd) Help() string {
   processes.json  serve: every process with its node and GPUs
   engine-*.sh     serve: one script per engine and node
   job.sbatch      target slurm: the job, which sbatch takes as it is
+  job.json        target ray, relax and gym: the body of POST /api/jobs/
   serve.json      serve on target ray: the application, which Ray Serve's REST API and serve deploy take
   and the files that the command reads, such as gym.yaml
 
@@ -91,16 +92,15 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 	seen := map[string]bool{}
 	for _, p := range plans {
 		files, err := emit.Files(p)
-		if err == nil && p.Target == plan.Slurm {
-			var job []emit.File
-			job, err = slurm.Files(p)
-			files = append(files, job...)
+		var more []emit.File
+		switch {
+		case err != nil:
+		case p.Target == plan.Slurm:
+			more, err = slurm.Files(p)
+		case p.Target == plan.Ray:
+			more, err = ray.Files(p)
 		}
-		if err == nil && p.Target == plan.Ray {
-			var app []emit.File
-			app, err = ray.ServeFiles(p)
-			files = append(files, app...)
-		}
+		files = append(files, more...)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}

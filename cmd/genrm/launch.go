@@ -47,7 +47,7 @@ func (launchCmd) Help() string {
 
 On target slurm: as vet; look for the run's secrets here; freeze the run, submit its job.sbatch, and print the job's id. The nodes look for programs, models and GPUs before they start anything. --wait follows the queue, the start and the run to its end; Ctrl-C leaves the job alone. Several experiments are one job array.
 
-On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone.
+On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone. Several experiments are a job each, and all are looked at before the first is submitted; --wait waits for all, and the exit status is the highest. Local folders of the ray block are uploaded.
 
 On target ray, for serve: the cluster is looked at in the same way, and the judges become one application of Ray Serve beside those that are there, named after the experiment. --wait returns when it is ready; genrm gateway --run ID puts the GenRM API in front of it.
 
@@ -78,6 +78,9 @@ func (c *launchCmd) Run(a *app) error {
 	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Slurm }) {
 		return c.array(a, plans)
 	}
+	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Ray || p.Workload == plan.Serve }) {
+		return c.ray(a, plans)
+	}
 	if len(plans) != 1 {
 		var names []string
 		for _, p := range plans {
@@ -104,7 +107,7 @@ func (c *launchCmd) Run(a *app) error {
 		if c.Replace {
 			return usagef("--replace updates a serve application in place, and each %s run is a job of its own", p.Workload)
 		}
-		return c.ray(a, p)
+		return c.ray(a, plans)
 	case "":
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
 	default:

@@ -30,6 +30,11 @@ func (checker) Check(p *plan.Plan) diag.List {
 	version, _ := s.Field("version").AsString()
 	CheckServe(p, plan.Ray, version, &l)
 	runtimeEnv(p, s, &l)
+	if key := need.DriverGPU(p); key != "" {
+		if _, stated := wanted(s); !stated {
+			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", driverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
+		}
+	}
 	if p.Workload == plan.Serve {
 		for _, f := range []string{"working_dir", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory", "entrypoint_resources", "metadata"} {
 			if s.Field(f).OK() {

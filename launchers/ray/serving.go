@@ -496,7 +496,7 @@ func LaunchServe(ctx context.Context, o Options) (run *rundir.Run, serving *Serv
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	found = append(found, uploads(p, s)...)
+	found = append(found, folders(p, s)...)
 	if found = slices.DeleteFunc(found, func(d diag.Diagnostic) bool { return d.Severity != diag.Error }); len(found) > 0 {
 		return nil, nil, found, nil // warnings were printed when it was compiled
 	}
