@@ -227,6 +227,37 @@ func TestServe(t *testing.T) {
 		same(t)
 	})
 
+	t.Run("readme", func(t *testing.T) {
+		readme := newRig(t, "")
+		text, err := os.ReadFile("../../README.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := 0
+		for _, m := range block.FindAllStringSubmatch(string(text), -1) {
+			if m[1] == "cue" && m[2] == "judges.cue" {
+				// Nobody but the rig's forwarder reaches its nodes, and the experiment's name is taken here.
+				readme.file(m[2], strings.Replace(m[3], `"judges"`, `"readme"`, 1)+fmt.Sprintf("ray: serve: endpoint: %q\n", proxy))
+			}
+			if m[1] != "sh" || m[2] != "ray-serve" {
+				continue
+			}
+			for line := range strings.Lines(m[3]) {
+				cmd := readme.command()
+				sh := exec.Command("bash", "-c", strings.ReplaceAll(line, "http://ray-head:8265", readme.address))
+				sh.Dir, sh.Env = readme.dir, append(cmd.Env, "PATH="+filepath.Dir(readme.genrm)+":"+os.Getenv("PATH"))
+				if out, err := sh.CombinedOutput(); err != nil {
+					t.Errorf("%s: %v\n%s", line, err, out)
+				}
+				ran++
+			}
+		}
+		if ran == 0 {
+			t.Error("README.md shows no command for Ray Serve")
+		}
+		same(t)
+	})
+
 	t.Run("answer lost", func(t *testing.T) {
 		other := newRig(t, "")
 		var puts atomic.Int32

@@ -292,6 +292,10 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	s, _ := p.Settings.Get("ray")
 	entrypoint(p, s, got, &l)
 	own, _ := s.Field("entrypoint_num_gpus").AsFloat()
+	waits := "the driver starts, and Ray lets it wait for them."
+	if p.Workload == plan.Serve { // it has no entrypoint
+		own, waits = 0, "Ray Serve waits for them."
+	}
 	all := want + own
 	if all == 0 {
 		return l
@@ -310,7 +314,7 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 		l.Add(p.Finding("GRM8320", severity, at, fmt.Sprintf("the run needs %g GPUs, and the Ray cluster has %g", all, got.gpus), detail, remedy))
 	case got.freeTold && got.free < all:
 		l.Add(p.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the run needs %g GPUs, and %g of the Ray cluster's are free now", all, got.free),
-			detail+" Others use the rest: the driver starts, and Ray lets it wait for them.", ""))
+			detail+" Others use the rest: "+waits, ""))
 	}
 	return l
 }
