@@ -401,6 +401,13 @@ func (c *gatewayCmd) ofRun(a *app) (config *gateway.Config, o gateway.Options, e
 		return nil, o, fmt.Errorf("%s of %s: %w", ray.GatewayFile, run.ID, err)
 	}
 	if session == nil {
+		st, err := a.runStatus(run)
+		switch {
+		case err != nil:
+			return nil, o, err
+		case st.State.Ended():
+			return nil, o, fmt.Errorf("%s has ended: %s", run.ID, stateText(st))
+		}
 		e, err := endpoints(run)
 		if err != nil {
 			return nil, o, err

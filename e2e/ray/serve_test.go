@@ -144,6 +144,17 @@ func TestServe(t *testing.T) {
 		r.ends(0, []string{"ready", "LLMServer:quality"}, "status")
 		r.ends(0, []string{first}, "list")
 		r.ends(0, []string{"judge quality is up"}, "logs", "--process", "quality")
+		follow := r.command("logs", "-f")
+		var logged buffer
+		follow.Stdout, follow.Stderr = &logged, &logged
+		if err := follow.Start(); err != nil {
+			t.Fatal(err)
+		}
+		logged.awaits(t, "judge quality is up")
+		_ = follow.Process.Signal(syscall.SIGINT)
+		if _ = follow.Wait(); follow.ProcessState.ExitCode() != 130 {
+			t.Errorf("%v\n%s", follow.ProcessState, logged.String())
+		}
 		code, text := asks(t, proxy+"/judges/told", `{"model":"quality"}`)
 		var told struct {
 			Config struct {
@@ -170,7 +181,7 @@ func TestServe(t *testing.T) {
 		for _, from := range []string{"here", "another machine"} {
 			args := []string{"gateway", "--run", first, "--port", "0"}
 			if from != "here" {
-				args = append(args, "--runs", filepath.Join(r.dir, "elsewhere"), "--address", r.address, "--upstream", "quality="+proxy+"/judges")
+				args = append(args, "--runs", filepath.Join(r.dir, "elsewhere"), "--address", r.address)
 			}
 			cmd := r.command(args...)
 			var out buffer

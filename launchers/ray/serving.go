@@ -49,17 +49,19 @@ const (
 	varCreated = "GENRM_RUN_CREATED" // RFC 3339
 	varVersion = "GENRM_RUN_VERSION"
 	varHash    = "GENRM_RUN_PLAN_HASH"
-	varGateway = "GENRM_RUN_GATEWAY" // gateway.json in one line
+	varGateway = "GENRM_RUN_GATEWAY"  // gateway.json in one line
+	varAsked   = "GENRM_RUN_ENDPOINT" // ray.serve.endpoint
 )
 
-// For is the application as a run's launch submits it.
-func (a Application) For(run rundir.Info, gateway string) Application {
+// For is the application as a run's launch submits it: with what finds and tells
+// the run from any machine.
+func (a Application) For(run rundir.Info, gateway, endpoint string) Application {
 	env := maps.Clone(a.RuntimeEnv)
 	if vars, ok := env["env_vars"].(map[string]any); ok {
 		env["env_vars"] = maps.Clone(vars)
 	}
 	for _, v := range [][2]string{{varRun, run.ID}, {varName, run.Name}, {varUser, run.User}, {varHost, run.Host},
-		{varCreated, run.Created.Format(time.RFC3339Nano)}, {varVersion, run.Version}, {varHash, run.PlanHash}, {varGateway, strings.TrimSpace(gateway)}} {
+		{varCreated, run.Created.Format(time.RFC3339Nano)}, {varVersion, run.Version}, {varHash, run.PlanHash}, {varGateway, strings.TrimSpace(gateway)}, {varAsked, endpoint}} {
 		if v[1] != "" {
 			set(&env, v[0], v[1])
 		}
@@ -522,7 +524,8 @@ func LaunchServe(ctx context.Context, o Options) (run *rundir.Run, serving *Serv
 	if info.PlanHash, err = p.Hash(); err != nil {
 		return nil, nil, nil, err
 	}
-	app = app.For(info, gatewayText(p))
+	endpoint, _ := s.Lookup("serve", "endpoint").AsString()
+	app = app.For(info, gatewayText(p), endpoint)
 	config, err := json.Marshal(app)
 	if err != nil {
 		return nil, nil, nil, err
@@ -844,11 +847,12 @@ func (e *ErrLoopback) Error() string {
 // address of a node that only the node itself reaches is an [*ErrLoopback],
 // which has it.
 func (s *ServeSession) Endpoint(ctx context.Context) (string, http.Header, error) {
-	base, stated := s.block().Lookup("serve", "endpoint").AsString()
 	all, err := s.c.served(ctx)
 	if err != nil {
 		return "", nil, err
 	}
+	base := all.Applications[s.serving.Application].vars()[varAsked]
+	stated := base != ""
 	if a, there := all.Applications[s.serving.Application]; !there || a.run() != s.run.ID {
 		st, err := s.Status(ctx)
 		if err != nil {
