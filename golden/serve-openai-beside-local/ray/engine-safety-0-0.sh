@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-openai-beside-local, plan sha256:4654a4fd8e3333495a77a89a35e6209c622a40dde4cf737ed679e5ab9d1a46f1. Do not edit.
+# Made by genrm from experiment serve-openai-beside-local, plan sha256:c08156f4d1e07ba17254914579628ddcd538d518773c021ab28cf1b327639257. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.
