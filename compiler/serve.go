@@ -65,6 +65,11 @@ func (s *serveRun) onRay() {
 		path := tree.Join("serve.instances", i.Key)
 		switch i.Value.Engine {
 		case "vllm":
+			for _, v := range i.Value.Env {
+				if v.Value.SecretEnv != "" {
+					s.e.fact(tree.Join(path+".env", v.Key), "its replicas read it from "+v.Value.SecretEnv+" of the node's own environment")
+				}
+			}
 			s.e.fact(path+".sampling_config", "sampling defaults are no part of a Ray Serve application: `genrm gateway --run ID` sends them, and who asks the application itself gets vLLM's")
 		case "openai":
 			s.e.fact(path, "nothing is deployed for it: `genrm gateway --run ID` asks it")

@@ -576,7 +576,7 @@ type ServeSession struct {
 	serving Serving
 	plan    *plan.Plan // nil for a run that was launched from another machine
 	c       *client
-	headers http.Header // of ray.headers and the token
+	headers http.Header // of ray.headers, without the token of the environment, which is for the dashboard alone
 
 	Notes []string // what Stop saw of other writers
 }
@@ -594,11 +594,19 @@ func OpenServe(run *rundir.Run, address string, env []string, version string) (*
 	if s.plan, err = readPlan(run); err != nil {
 		return nil, err
 	}
-	if s.headers, err = headers(s.block(), bind.Getenv(env)); err != nil {
+	getenv := bind.Getenv(env)
+	h, err := headers(s.block(), getenv)
+	if err != nil {
 		return nil, err
 	}
-	s.c = newClient(s.serving.Address, s.headers, version)
-	return s, nil
+	s.headers, err = headers(s.block(), func(name string) string {
+		if strings.HasPrefix(name, "RAY_AUTH_TOKEN") {
+			return ""
+		}
+		return getenv(name)
+	})
+	s.c = newClient(s.serving.Address, h, version)
+	return s, err
 }
 
 func (s *ServeSession) block() *tree.Value {
@@ -894,7 +902,7 @@ func (s *ServeSession) Endpoint(ctx context.Context) (string, http.Header, error
 			return "", nil, err
 		}
 	}
-	var h http.Header
+	var h http.Header // what guards the dashboard's host may guard the application, too
 	at, _ := url.Parse(base)
 	dash, _ := url.Parse(s.serving.Address)
 	if at != nil && dash != nil && at.Hostname() == dash.Hostname() {
