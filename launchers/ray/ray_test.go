@@ -389,17 +389,20 @@ func TestFollow(t *testing.T) {
 	wait = time.Millisecond
 	defer func() { wait = reconnects }()
 	var out strings.Builder
-	breaks := 0
+	breaks, open := 0, 0
 	if err := session.Follow(context.Background(), &out, func(err error) error {
 		if err != nil {
 			breaks++
+			open++
+		} else {
+			open--
 		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if out.String() != text || breaks == 0 {
-		t.Errorf("%q after %d breaks", out.String(), breaks)
+	if out.String() != text || breaks == 0 || open != 0 {
+		t.Errorf("%q after %d breaks; %d did not end", out.String(), breaks, open)
 	}
 	failing := errors.New("no")
 	if err := session.Follow(context.Background(), brokenWriter{failing}, func(error) error { return nil }); !errors.Is(err, failing) {
