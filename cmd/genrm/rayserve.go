@@ -226,7 +226,11 @@ func (a *app) stopServe(run *rundir.Run, st *rundir.Status, quiet bool, out io.W
 	}
 	if told.State.Told() || st.State == rundir.Unknown {
 		if !quiet {
-			fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
+			reason := ""
+			if st.Reason != "" {
+				reason = ": " + st.Reason
+			}
+			fmt.Fprintf(out, "%s has ended: %s%s\n", run.ID, stateText(st), reason)
 		}
 		return nil
 	}

@@ -65,6 +65,17 @@ func (a Application) For(run rundir.Info, gateway string) Application {
 		}
 	}
 	a.RuntimeEnv = env
+	// A judge's own variables take the place of the application's; its processes
+	// carry the run's id, too.
+	a.Args.LLMConfigs = slices.Clone(a.Args.LLMConfigs)
+	for i, c := range a.Args.LLMConfigs {
+		if vars, ok := c.RuntimeEnv["env_vars"].(map[string]any); ok {
+			env := maps.Clone(c.RuntimeEnv)
+			env["env_vars"] = maps.Clone(vars)
+			set(&env, varRun, run.ID)
+			a.Args.LLMConfigs[i].RuntimeEnv = env
+		}
+	}
 	return a
 }
 

@@ -356,7 +356,7 @@ func TestServeSecrets(t *testing.T) {
 		t.Fatal(found, err)
 	}
 	sent := string(f.puts[0]["applications"])
-	if !strings.Contains(sent, `"env_vars":{"OTHER":"${HF_TOKEN}","PLAIN":"{rank}"}`) {
+	if strings.Contains(sent, "VLLM_PORT") || !strings.Contains(sent, `"OTHER":"${HF_TOKEN}","PLAIN":"{rank}"}`) {
 		t.Error(sent)
 	}
 	err = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
