@@ -53,6 +53,9 @@ func names(t *testing.T, p *pack) (out []string) {
 		t.Fatal(err)
 	}
 	for _, f := range z.File {
+		if !f.Modified.Equal(epoch) {
+			t.Errorf("%s is of %s", f.Name, f.Modified)
+		}
 		out = append(out, f.Name)
 	}
 	return out
