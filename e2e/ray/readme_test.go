@@ -37,7 +37,7 @@ func TestReadme(t *testing.T) {
 		for line := range strings.Lines(m[3]) {
 			cmd := r.command()
 			sh := exec.Command("bash", "-c", strings.ReplaceAll(line, "http://ray-head:8265", r.address))
-			sh.Dir, sh.Env = r.dir, append(cmd.Env, "PATH="+filepath.Dir(r.genrm)+":"+os.Getenv("PATH"))
+			sh.Dir, sh.Env = r.dir, append(cmd.Env, "PATH="+filepath.Dir(r.genrm)+":"+os.Getenv("PATH"), "no_proxy=127.0.0.1") // curl's
 			if out, err := sh.CombinedOutput(); err != nil {
 				t.Errorf("%s: %v\n%s", line, err, out)
 			}

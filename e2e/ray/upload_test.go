@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -59,6 +60,19 @@ import helper
 	r.file("code/.env", "API_KEY=x")
 	r.ends(0, []string{"warning[GRM8326]", ".env", "code uploaded: 7 files"}, "launch", "experiment.cue")
 	if err := os.Remove(filepath.Join(r.dir, "code/.env")); err != nil {
+		t.Fatal(err)
+	}
+
+	// On a terminal it is shown how far it is.
+	part := make([]byte, 8<<20)
+	_, _ = rand.Read(part) // never fails
+	r.file("code/part", string(part))
+	cmd := exec.Command("script", "-qec", `exec "$GENRM" launch experiment.cue`, "/dev/null")
+	cmd.Dir, cmd.Env = r.dir, append(r.command().Env, "GENRM="+r.genrm, "TERM=xterm")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "\r\x1b[Kcode [") || !strings.Contains(string(out), "of 8.0 MiB") || !strings.Contains(string(out), "code uploaded: 7 files, 8.0 MiB") {
+		t.Errorf("%v\n%q", err, out)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "code/part")); err != nil {
 		t.Fatal(err)
 	}
 
