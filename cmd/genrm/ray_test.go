@@ -61,7 +61,7 @@ func (d *dashboard) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func TestRaySweep(t *testing.T) {
 	const text = `
 experiments: {
-	for n in [0, 3, 137] {"exit\(n)": {
+	for n in [3, 137, 0] {"exit\(n)": {
 		target: "ray"
 		relax: {
 			root:       "/opt/relax"
@@ -89,9 +89,9 @@ experiments: {
 		{"no wait", "4", "", nil, 0, []string{"job exit0-", "job exit3-", "job exit137-", "the 3 runs need 12 GPUs together, and the Ray cluster has 8"}, 3},
 		{"wait", "4", "", []string{"--wait"}, 137, []string{"succeeded", "failed, exit status 3: the driver ended with status 3", "exit status 137"}, 3},
 		{"one", "4", "", []string{"--name", "exit3"}, 0, []string{"job exit3-"}, 1},
-		{"json", "4", "", []string{"-o", "json"}, 0, []string{`"run_id": "exit137-`, "]"}, 3},
+		{"json", "4", "", []string{"-o", "json"}, 0, []string{`"run_id": "exit0-`, "]"}, 3},
 		{"all are too large", "16", "", nil, 3, []string{"GRM8320"}, 0},
-		{"one is not taken", "4", "exit137", nil, 3, []string{"2 of 3 were submitted; exit137 was not"}, 2},
+		{"one is not taken", "4", "exit137", nil, 3, []string{"1 of 3 were submitted; exit137 was not"}, 1},
 		{"follow", "4", "", []string{"--follow"}, 2, []string{"choose by --name"}, 0},
 		{"dry run", "4", "", []string{"--dry-run"}, 0, []string{`"entrypoint": "exec`, "]"}, 0},
 	} {

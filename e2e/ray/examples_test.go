@@ -5,6 +5,7 @@ package ray
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 // planned is what is read of a plan.
 type planned struct {
+	Name     string `json:"name"`
 	Workload string `json:"workload"`
 	Launch   struct {
 		Argv []string       `json:"argv"`
@@ -27,22 +29,15 @@ type planned struct {
 // it is uploaded, as a folder with a stand-in in it.
 func TestExamples(t *testing.T) {
 	t.Parallel()
-	dirs, err := filepath.Glob("../../examples/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	site, err := filepath.Glob("../../examples/site/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dirs := append(glob(t, "../../examples/*"), glob(t, "../../examples/site/*")...)
 	jobs := 0
-	for _, dir := range append(dirs, site...) {
-		probe := newRig(t, "")
-		dir, err := filepath.Abs(dir)
+	for _, dir := range dirs {
+		dir, err := filepath.Rel("../../examples", dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		plans, err := probe.plans(dir, "--target", "ray")
+		probe := newRig(t, "")
+		plans, err := probe.plans(probe.example(dir)...)
 		if err != nil || len(plans) == 0 || plans[0].Workload == "serve" {
 			continue
 		}
@@ -50,22 +45,30 @@ func TestExamples(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, "")
-			set := []string{dir, "--target", "ray"}
-			if plans[0].Workload == "gym" {
-				set = append(set, "--set", "gym.env.PATH="+cueText(filepath.Join(r.dir, "bin")+":/usr/local/bin:/usr/bin:/bin"))
-			} else {
-				entry := "code/relax/entrypoints/train.py"
+			args := r.example(dir)
+			for _, p := range plans {
+				at := ""
+				if len(plans) > 1 {
+					at = "experiments." + cueText(p.Name) + "."
+				}
+				if p.Workload == "gym" {
+					args = append(args, "--set", at+"gym.env.PATH="+cueText(filepath.Join(r.dir, "bin")+":/usr/local/bin:/usr/bin:/bin"))
+				} else {
+					args = append(args, "--set", at+`ray.working_dir="code"`)
+				}
+			}
+			for _, root := range []string{"code", "shared/src/Relax"} {
+				entry := root + "/relax/entrypoints/train.py"
 				if err := os.MkdirAll(filepath.Join(r.dir, filepath.Dir(entry)), 0o755); err != nil {
 					t.Fatal(err)
 				}
 				r.file(entry, fmt.Sprintf(driver, cueText(r.dir)))
-				set = append(set, "--set", `ray.working_dir="code"`)
 			}
-			plans, err := r.plans(set...)
+			plans, err := r.plans(args...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.ends(0, []string{"succeeded"}, append([]string{"launch", "--grows", "--wait"}, set...)...)
+			r.ends(0, []string{"succeeded"}, append([]string{"launch", "--grows", "--wait"}, args...)...)
 			records := r.records()
 			if len(records) != len(plans) {
 				t.Fatalf("%d drivers of %d were started", len(records), len(plans))
@@ -78,6 +81,40 @@ func TestExamples(t *testing.T) {
 	if jobs < 15 {
 		t.Errorf("%d jobs of examples", jobs)
 	}
+}
+
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths
+}
+
+// example copies the examples, with their shared file system in the test's
+// folder, and returns the arguments that choose one of them and the target.
+func (r *rig) example(dir string) []string {
+	r.t.Helper()
+	to := filepath.Join(r.dir, "examples")
+	if err := os.CopyFS(to, os.DirFS("../../examples")); err != nil {
+		r.t.Fatal(err)
+	}
+	shared := cueText(r.dir + "/shared/")
+	err := filepath.WalkDir(to, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".cue" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, []byte(strings.ReplaceAll(string(data), `"/shared/`, shared[:len(shared)-1])), 0o600)
+		}
+		return err
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return []string{filepath.Join(to, dir), "--target", "ray"}
 }
 
 // plans are those of experiments.
@@ -97,9 +134,11 @@ func (r *rig) plans(args ...string) ([]planned, error) {
 // check wants a record that is the plan's.
 func (p planned) check(t *testing.T, records []record) {
 	t.Helper()
-	words := p.Launch.Argv[1:] // without python3, or gym
-	if p.Workload == "gym" {
-		words = p.Launch.Argv
+	words := p.Launch.Argv // as the driver has them: without python3 and -m
+	if p.Workload == "relax" {
+		if words = words[1:]; words[0] == "-m" {
+			words = words[1:]
+		}
 	}
 	i := slices.IndexFunc(records, func(r record) bool {
 		if len(r.Argv) != len(words) {

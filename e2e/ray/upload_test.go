@@ -9,8 +9,10 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -60,6 +62,48 @@ import helper
 	if err := os.Remove(filepath.Join(r.dir, "code/.env")); err != nil {
 		t.Fatal(err)
 	}
+
+	// On a terminal it is shown how far it is.
+	part := make([]byte, 8<<20)
+	_, _ = rand.Read(part) // never fails
+	r.file("code/part", string(part))
+	cmd := exec.Command("script", "-qec", `exec "$GENRM" launch experiment.cue`, "/dev/null")
+	cmd.Dir, cmd.Env = r.dir, append(r.command().Env, "GENRM="+r.genrm, "TERM=xterm")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "\r\x1b[Kcode [") || !strings.Contains(string(out), "of 8.0 MiB") || !strings.Contains(string(out), "code uploaded: 7 files, 8.0 MiB") {
+		t.Errorf("%v\n%q", err, out)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "code/part")); err != nil {
+		t.Fatal(err)
+	}
+
+	// One upload breaks halfway, and a proxy takes none.
+	direct := r.address
+	var puts atomic.Int32
+	r.file("code/new", "content")
+	r.address = r.front(func(w http.ResponseWriter, req *http.Request, ahead http.Handler) {
+		if req.Method == http.MethodPut && puts.Add(1) == 1 {
+			_, _ = io.CopyN(io.Discard, req.Body, 100)
+			panic(http.ErrAbortHandler)
+		}
+		ahead.ServeHTTP(w, req)
+	})
+	r.ends(0, []string{"code uploaded: 7 files", "succeeded"}, "launch", "experiment.cue", "--wait")
+	if puts.Load() != 2 {
+		t.Errorf("%d uploads", puts.Load())
+	}
+	r.file("code/new", "other content")
+	r.address = direct
+	r.address = r.front(func(w http.ResponseWriter, req *http.Request, ahead http.Handler) {
+		if req.Method == http.MethodPut {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			_, _ = io.WriteString(w, "<html><title>413 Request Entity Too Large</title>")
+			return
+		}
+		ahead.ServeHTTP(w, req)
+	})
+	r.ends(3, []string{"error[GRM8325]: the Ray cluster does not take the folder", "413"}, "launch", "experiment.cue")
+	r.address = direct
 
 	before := len(r.jobs(r.mark()))
 	big := make([]byte, 100<<20+1)

@@ -53,6 +53,9 @@ func names(t *testing.T, p *pack) (out []string) {
 		t.Fatal(err)
 	}
 	for _, f := range z.File {
+		if !f.Modified.Equal(epoch) {
+			t.Errorf("%s is of %s", f.Name, f.Modified)
+		}
 		out = append(out, f.Name)
 	}
 	return out
@@ -236,6 +239,7 @@ func TestSend(t *testing.T) {
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Error(err)
 			}
+			s.Close() // its handlers have ended
 			if got := strings.Join(asked, " "); got != c.asked || u.There != c.there {
 				t.Errorf("%s, there: %t", got, u.There)
 			}

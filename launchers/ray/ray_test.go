@@ -220,6 +220,35 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestLook reads what dashboards say of their nodes.
+func TestLook(t *testing.T) {
+	nodes := ""
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch req.URL.Path {
+		case "/api/version":
+			_, _ = io.WriteString(w, `{"ray_version": "2.60.0"}`)
+		case "/nodes":
+			_, _ = io.WriteString(w, `{"data": {"summary": [`+nodes+`]}}`)
+		case "/api/cluster_status":
+			_, _ = io.WriteString(w, `{"data": {"clusterStatus": {"loadMetricsReport": {"usage": {"GPU": [3, 8]}}}}}`)
+		default:
+			http.NotFound(w, req)
+		}
+	}))
+	defer s.Close()
+	const worker = `{"raylet": {"state": "ALIVE", "resourcesTotal": {"GPU": 8, "acceleratorType:h100": 1}}}, {"raylet": {"state": "DEAD", "resourcesTotal": {"GPU": 8}}}`
+	for _, head := range []string{`{"raylet": {"state": "ALIVE", "isHeadNode": true, "resourcesTotal": {"CPU": 4}}}`, `{"raylet": {"state": "ALIVE", "resourcesTotal": {"CPU": 4, "node:InternalHead": 1}}}`} {
+		nodes = head + ", " + worker
+		got, err := newClient(s.URL, http.Header{}, "v").look(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.nodes) != 2 || !got.nodes[0].head || got.nodes[1].head || got.gpus != 8 || got.free != 5 || got.nodes[1].resources[resourceKey("accelerator_type:H100")] != 1 {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
 // TestDriverGPU wants the driver of a gym run with a vLLM of its own on a node
 // that has a GPU.
 func TestDriverGPU(t *testing.T) {
@@ -362,7 +391,7 @@ func TestFollow(t *testing.T) {
 		n := int(conns.Load())
 		if !strings.HasSuffix(req.URL.Path, "/tail") {
 			status := "RUNNING"
-			if n > len(text) {
+			if n >= len(text) {
 				status = "SUCCEEDED"
 			}
 			_, _ = io.WriteString(w, `{"status": "`+status+`", "driver_agent_http_address": "http://x"}`)
@@ -389,17 +418,20 @@ func TestFollow(t *testing.T) {
 	wait = time.Millisecond
 	defer func() { wait = reconnects }()
 	var out strings.Builder
-	breaks := 0
+	breaks, open := 0, 0
 	if err := session.Follow(context.Background(), &out, func(err error) error {
 		if err != nil {
 			breaks++
+			open++
+		} else {
+			open--
 		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if out.String() != text || breaks == 0 {
-		t.Errorf("%q after %d breaks", out.String(), breaks)
+	if out.String() != text || breaks == 0 || open != 0 {
+		t.Errorf("%q after %d breaks; %d did not end", out.String(), breaks, open)
 	}
 	failing := errors.New("no")
 	if err := session.Follow(context.Background(), brokenWriter{failing}, func(error) error { return nil }); !errors.Is(err, failing) {

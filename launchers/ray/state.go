@@ -244,6 +244,12 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 	broken := false
 	for {
 		r, err := s.c.job(ctx, s.job.ID)
+		if broken && err == nil { // before what the log has for a long time, maybe to its end
+			broken = false
+			if err := lost(nil); err != nil {
+				return err
+			}
+		}
 		var no *answered
 		var denied *Denied
 		switch {
