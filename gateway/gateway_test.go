@@ -748,3 +748,45 @@ func BenchmarkGenerate(b *testing.B) {
 		}
 	}
 }
+
+// TestFront: a judge behind a server of several models is asked there, with that
+// server's headers, and is well when it lists its models.
+func TestFront(t *testing.T) {
+	var path, key string
+	up := true
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !up:
+			w.WriteHeader(http.StatusNotFound)
+		case r.URL.Path == "/app/v1/models":
+			_, _ = io.WriteString(w, `{"data": []}`)
+		default:
+			path, key = r.URL.Path, r.Header.Get("X-Key")
+			_, _ = io.WriteString(w, `{"choices": [{"message": {"content": "yes"}}]}`)
+		}
+	}))
+	defer server.Close()
+	c, err := ParseConfig([]byte(`{"host": "127.0.0.1", "port": "{port:gateway}", "failure_policy": "error", "routes": [{"route_key": "q", "engine": "vllm", "model": "q", "replicas": 2, "sampling_config": {}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := New(c, Options{Fronts: map[string]Front{"q": {Base: server.URL + "/app/", Header: http.Header{"X-Key": {"k"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, path, body string) string {
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
+		return w.Body.String()
+	}
+	if got := ask("POST", "/genrm/generate", `{"messages": [{"role": "user", "content": "x"}]}`); !strings.Contains(got, `"yes"`) || path != "/app/v1/chat/completions" || key != "k" {
+		t.Error(got, path, key)
+	}
+	if got := ask("GET", "/genrm/health", ""); !strings.Contains(got, `"q":{"status":"healthy"}`) {
+		t.Error(got)
+	}
+	up = false
+	if got := ask("GET", "/genrm/health", ""); strings.Contains(got, `"q":{"status":"healthy"}`) {
+		t.Error(got)
+	}
+}

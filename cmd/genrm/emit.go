@@ -10,6 +10,7 @@ import (
 
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/ray"
 	"genrm.dev/genrm/launchers/slurm"
 )
 
@@ -30,6 +31,8 @@ func (emitCmd) Help() string {
   processes.json  serve: every process with its node and GPUs
   engine-*.sh     serve: one script per engine and node
   job.sbatch      target slurm: the job, which sbatch takes as it is
+  job.json        target ray, relax and gym: the body of POST /api/jobs/
+  serve.json      serve on target ray: the application, which Ray Serve's REST API and serve deploy take
   and the files that the command reads, such as gym.yaml
 
 Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none. A file that genrm did not write, or that was edited, is kept; one that an earlier emit wrote into DIR and that is no longer made is removed.
@@ -89,11 +92,15 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 	seen := map[string]bool{}
 	for _, p := range plans {
 		files, err := emit.Files(p)
-		if err == nil && p.Target == plan.Slurm {
-			var job []emit.File
-			job, err = slurm.Files(p)
-			files = append(files, job...)
+		var more []emit.File
+		switch {
+		case err != nil:
+		case p.Target == plan.Slurm:
+			more, err = slurm.Files(p)
+		case p.Target == plan.Ray:
+			more, err = ray.Files(p)
 		}
+		files = append(files, more...)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}

@@ -46,6 +46,7 @@ func (f rootFlag) root(a *app) (string, error) {
 type runFlags struct {
 	Ref string `arg:"" optional:"" name:"run" default:"@last" help:"Id of the run, the beginning of one, or @last."`
 	rootFlag
+	clusterFlags
 }
 
 func (f runFlags) open(a *app) (*rundir.Run, error) {
@@ -53,7 +54,7 @@ func (f runFlags) open(a *app) (*rundir.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rundir.Find(root, f.Ref)
+	return a.find(root, f.Ref, f.clusterFlags)
 }
 
 // report is a run for scripts: its status, and where it lies.
@@ -76,6 +77,7 @@ Examples:
 
   genrm status
   genrm status quickstart-2026 -o json
+  genrm status training-2026 --address http://ray-head:8265
 
 Exit status: 0, whatever the state; 1 no such run.`
 }
@@ -100,6 +102,9 @@ func (c *statusCmd) Run(a *app) error {
 func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
 	switch run.Target {
 	case string(plan.Ray):
+		if onRayServe(run) {
+			return a.serveStatus(run)
+		}
 		return a.rayStatus(run)
 	case string(plan.Slurm):
 	default:
@@ -141,7 +146,7 @@ func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
 func stateText(st *rundir.Status) string {
 	s := string(st.State)
 	switch {
-	case st.State == rundir.Ready:
+	case st.State == rundir.Ready && st.ReadyAfter > 0: // a cluster does not say when it was
 		s += fmt.Sprintf(" after %s", took(st.ReadyAfter))
 	case st.State.Ended() && st.ExitCode != nil && *st.ExitCode != 0:
 		s += fmt.Sprintf(", exit status %d", *st.ExitCode)
@@ -197,19 +202,24 @@ func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return lin
 
 type listCmd struct {
 	rootFlag
+	clusterFlags
 	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text or json."`
 }
 
 func (listCmd) Help() string {
-	return `Lists the runs of the folder of runs, the newest last.
+	return `Lists the runs of the folder of runs, the newest last; with --address those of a cluster, whoever launched them.
 
 Examples:
 
   genrm list
+  genrm list --address http://ray-head:8265
   genrm list --runs /shared/runs -o json`
 }
 
 func (c *listCmd) Run(a *app) error {
+	if c.named() {
+		return c.remote(a)
+	}
 	root, err := c.root(a)
 	if err != nil {
 		return err
@@ -271,6 +281,9 @@ func (c *endpointCmd) Run(a *app) error {
 	} else if st.State.Ended() {
 		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
 	}
+	if onRayServe(run) {
+		return c.rayServe(a, run)
+	}
 	e, err := endpoints(run)
 	if err != nil {
 		return err
@@ -320,6 +333,7 @@ func endpointText(out io.Writer, e *rundir.Endpoints) error {
 type stopCmd struct {
 	Refs []string `arg:"" optional:"" name:"run" help:"Ids of runs, beginnings of them, or @last (the default)."`
 	rootFlag
+	clusterFlags
 	All    bool   `help:"Every run that has not ended."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text, or json: the status of each run afterwards, in a list."`
 }
@@ -345,6 +359,8 @@ func (c *stopCmd) Run(a *app) error {
 	switch {
 	case c.All && len(c.Refs) > 0:
 		return usagef("--all names every run: leave the others out")
+	case c.All && c.named():
+		return usagef("--all ends the runs of the folder of runs: name those of a cluster one by one")
 	case c.All:
 		if runs, err = rundir.List(root); err != nil {
 			return err
@@ -354,7 +370,7 @@ func (c *stopCmd) Run(a *app) error {
 		c.Refs = []string{rundir.Last}
 	}
 	for _, ref := range c.Refs {
-		run, err := rundir.Find(root, ref)
+		run, err := a.find(root, ref, c.clusterFlags)
 		if err != nil {
 			return err
 		}
@@ -402,6 +418,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	}
 	if run.Target == string(plan.Slurm) {
 		return a.stopJob(run, st, quiet, out)
+	}
+	if onRayServe(run) {
+		return a.stopServe(run, st, quiet, out)
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)

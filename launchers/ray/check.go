@@ -14,6 +14,7 @@ import (
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
+	"genrm.dev/genrm/schema/engines"
 )
 
 type checker struct{}
@@ -26,8 +27,21 @@ func (checker) Target() plan.Target { return plan.Ray }
 func (checker) Check(p *plan.Plan) diag.List {
 	var l diag.List
 	s, _ := p.Settings.Get("ray")
-	serveApp(p, "", &l)
+	version, _ := s.Field("version").AsString()
+	CheckServe(p, plan.Ray, version, &l)
 	runtimeEnv(p, s, &l)
+	if key := need.DriverGPU(p); key != "" {
+		if _, stated := wanted(s); !stated {
+			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", driverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
+		}
+	}
+	if p.Workload == plan.Serve {
+		for _, f := range []string{"working_dir", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory", "entrypoint_resources", "metadata"} {
+			if s.Field(f).OK() {
+				l.Add(p.Finding("GRM8337", diag.Warning, "ray."+f, f+" has no effect on a serve workload", "It belongs to jobs; judges are an application of Ray Serve.", "remove it"))
+			}
+		}
+	}
 	if g, ok := s.Field("entrypoint_num_gpus").AsFloat(); ok && g > 0 && p.Workload != plan.Serve {
 		all, used := p.Cluster.Nodes*p.Cluster.GPUsPerNode, need.GPUs(p)
 		if p.Positions["cluster.nodes"].IsValid() && all > 0 && used > 0 && float64(used)+g > float64(all) {
@@ -39,45 +53,62 @@ func (checker) Check(p *plan.Plan) diag.List {
 	return l
 }
 
-// llmPins is the vLLM release that ray[llm] of a Ray release pins. Source: the
-// requirements of the ray package on the package index.
-var llmPins = map[string]string{"2.60.0": "0.29.0"}
+// PinnedVLLM is the vLLM release that ray[llm] of a Ray release pins, the newest
+// known Ray for ""; "" for one that is not known.
+func PinnedVLLM(rayVersion string) string {
+	if rayVersion == "" {
+		rayVersion = engines.LatestRay()
+	}
+	pin, _ := engines.RayLLM(rayVersion)
+	return pin
+}
 
-// newestRay is the Ray release that is assumed where none is stated.
-const newestRay = "2.60.0"
-
-// serveApp checks that a serve workload can be a Ray Serve LLM application.
-// rayVersion may be empty.
-func serveApp(p *plan.Plan, rayVersion string, l *diag.List) {
+// CheckServe checks that a serve workload can be a Ray Serve LLM application on
+// target ray or kuberay; nothing for other workloads. rayVersion is the stated
+// Ray release, or empty.
+func CheckServe(p *plan.Plan, target plan.Target, rayVersion string, l *diag.List) {
 	if p.Workload != plan.Serve {
 		return
 	}
+	release := rayVersion
+	if release == "" {
+		release = engines.LatestRay()
+	}
+	pin := PinnedVLLM(release)
 	deployed := 0
 	for _, i := range p.Instances {
 		path := tree.Join("serve.instances", i.Key)
-		switch i.Value.Engine {
+		switch version := i.Value.EngineVersion; i.Value.Engine {
 		case "openai":
 			// Nothing is started for it: the gateway asks it.
 		case "vllm":
 			deployed++
-			release := rayVersion
-			if release == "" {
-				release = newestRay
-			}
-			pin, known := llmPins[release]
-			if known && i.Value.EngineVersion != "" && i.Value.EngineVersion != pin {
-				l.Add(p.Finding("GRM8302", diag.Warning, path+".engine_version", fmt.Sprintf("ray[llm] %s runs vLLM %s, but flags are checked against %s", release, pin, i.Value.EngineVersion),
+			switch {
+			case pin == "" && version != "":
+				l.Add(p.Finding("GRM8302", diag.Warning, path+".engine_version", fmt.Sprintf("which vLLM ray[llm] %s runs is not known, and flags are checked against %s", release, version),
+					"The cluster's own vLLM serves the judge; a flag may be missing there, or have another meaning.", "use Ray "+engines.LatestRay()+", whose vLLM is known"))
+			case version != "" && version != pin:
+				l.Add(p.Finding("GRM8302", diag.Error, path+".engine_version", fmt.Sprintf("ray[llm] %s runs vLLM %s, but flags are checked against %s", release, pin, version),
 					"The cluster's own vLLM serves the judge, whatever engine_version says; a flag may be missing there.",
-					fmt.Sprintf("set engine_version: %q if genrm knows it, or use target slurm or local", pin)))
+					fmt.Sprintf("set engine_version: %q, or leave it out; or use target slurm or local", pin)))
 			}
+		case "sglang":
+			deployed++
+			l.Add(p.Finding("GRM8301", diag.Error, path+".engine", "a Ray Serve application cannot run the engine \"sglang\"",
+				"Ray Serve LLM knows vLLM alone. Source: ray.serve.llm, LLMConfig.llm_engine.", "use engine \"vllm\", or target slurm or local"))
 		default:
 			deployed++
 			l.Add(p.Finding("GRM8301", diag.Error, path+".engine", fmt.Sprintf("a Ray Serve application cannot run the engine %q", i.Value.Engine),
-				"Ray Serve LLM knows vLLM alone. Source: ray.serve.llm, LLMConfig.llm_engine.", "use engine \"vllm\", or target slurm or local"))
+				"Ray Serve LLM knows vLLM alone, and a gateway that runs where you type has no process to start beside it. Source: ray.serve.llm, LLMConfig.llm_engine.",
+				"use target local, where the gateway fronts it; or start it there by itself, and name it here as engine: \"openai\" with its base_url"))
 		}
 	}
 	if deployed == 0 && len(p.Instances) > 0 {
 		l.Add(p.Finding("GRM8309", diag.Error, "serve.instances", "nothing to deploy: every judge is a remote endpoint", "Only the gateway is started, and that runs where you type.", "use target local"))
+	}
+	_, found, err := ServeApplicationFor(p, target)
+	if err == nil {
+		*l = append(*l, found...)
 	}
 }
 
@@ -151,7 +182,7 @@ func (kubeChecker) Check(p *plan.Plan) diag.List {
 	var l diag.List
 	s, _ := p.Settings.Get("kuberay")
 	version, _ := s.Field("rayVersion").AsString()
-	serveApp(p, version, &l)
+	CheckServe(p, plan.KubeRay, version, &l)
 
 	kind := "RayJob"
 	if p.Workload == plan.Serve {

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +19,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
@@ -31,7 +34,11 @@ type Options struct {
 	WorkDir string   // where it is launched
 	Env     []string // of the caller
 	Version string   // of genrm
+	Replace bool     // serve: an application of an older run of the experiment is updated in place
 	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
+
+	// Progress is told how much of an upload is sent; nil tells nobody.
+	Progress func(u Upload, sent int64)
 }
 
 // Job is ray.json of a run: the job that runs it.
@@ -39,6 +46,7 @@ type Job struct {
 	ID        string     `json:"submission_id"`
 	Address   string     `json:"address"`
 	Submitted *time.Time `json:"submitted"` // null until Ray has said that it has the job
+	Uploads   []Upload   `json:"uploads,omitempty"`
 }
 
 // JobFile is where a run keeps its [Job].
@@ -47,7 +55,7 @@ const JobFile = "ray.json"
 // Request is what POST /api/jobs/ is given.
 type Request struct {
 	Entrypoint   string             `json:"entrypoint"`
-	SubmissionID string             `json:"submission_id"`
+	SubmissionID string             `json:"submission_id,omitempty"`
 	RuntimeEnv   map[string]any     `json:"runtime_env,omitempty"`
 	Metadata     map[string]string  `json:"metadata"`
 	CPUs         *float64           `json:"entrypoint_num_cpus,omitempty"`
@@ -69,15 +77,11 @@ func SubmissionID(runID string, attempt int) (string, error) {
 	return id, nil
 }
 
-// NewRequest makes the request of a run's job, and what there is to say about
-// it. It needs no cluster.
-func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Request, diag.List, error) {
+// NewRequest makes the request of a run's job, as far as the plan tells, and what
+// there is to say about it. It needs no cluster; see [Request.For].
+func NewRequest(p *plan.Plan) (Request, diag.List, error) {
 	var l diag.List
 	s, _ := p.Settings.Get("ray")
-	id, err := SubmissionID(runID, attempt)
-	if err != nil {
-		return Request{}, nil, err
-	}
 	line, err := Entrypoint(p)
 	if err != nil {
 		return Request{}, nil, err
@@ -86,13 +90,13 @@ func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Reques
 	if err != nil {
 		return Request{}, nil, err
 	}
-	r := Request{Entrypoint: line, SubmissionID: id, Metadata: map[string]string{}}
+	r := Request{Entrypoint: line, Metadata: map[string]string{}}
 	if m := s.Field("metadata"); m.OK() {
 		for _, f := range m.Fields {
 			r.Metadata[f.Name] = f.Value.Text
 		}
 	}
-	r.Metadata["genrm_run_id"], r.Metadata["genrm_plan_hash"], r.Metadata["genrm_version"] = runID, hash, version
+	r.Metadata[metaHash] = hash
 	if v, ok := s.Field("entrypoint_num_cpus").AsFloat(); ok {
 		r.CPUs = &v
 	}
@@ -110,6 +114,41 @@ func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Reques
 	}
 	r.RuntimeEnv = runtime(p, s, &l)
 	return r, l, nil
+}
+
+// JobBody is the file that [Files] writes.
+const JobBody = "job.json"
+
+// Files are what [emit.Files] of a plan lacks. For relax and gym that is the body
+// of POST /api/jobs/ as it is submitted, without the id and the metadata of a
+// run, and with a local folder by its path, not yet as the package that it
+// becomes; for serve see [ServeFiles].
+func Files(p *plan.Plan) ([]emit.File, error) {
+	if p.Workload == plan.Serve {
+		return ServeFiles(p)
+	}
+	r, _, err := NewRequest(p)
+	if err != nil {
+		return nil, err
+	}
+	text, err := rundir.Text(r)
+	if err != nil {
+		return nil, err
+	}
+	return []emit.File{{Name: JobBody, Text: text}}, nil
+}
+
+// For is the request of an attempt of a run: with its id, and with what finds and
+// tells the run from any machine.
+func (r Request) For(run rundir.Info, attempt int) (Request, error) {
+	var err error
+	if r.SubmissionID, err = SubmissionID(run.ID, attempt); err != nil {
+		return Request{}, err
+	}
+	r.Metadata = maps.Clone(r.Metadata)
+	maps.Copy(r.Metadata, map[string]string{metaRun: run.ID, metaVersion: run.Version, metaName: run.Name, metaWorkload: run.Workload,
+		metaUser: run.User, metaHost: run.Host, metaCreated: run.Created.Format(time.RFC3339Nano)})
+	return r, nil
 }
 
 // runtime is the runtime environment: the user's, and the variables of the plan,
@@ -142,41 +181,36 @@ func runtime(p *plan.Plan, s *tree.Value, l *diag.List) map[string]any {
 	if len(vars) > 0 {
 		env["env_vars"] = vars
 	}
+	if dir, ok := s.Field("working_dir").AsString(); ok { // the package's URI once it is uploaded
+		env["working_dir"] = dir
+	}
 	if len(env) == 0 {
 		return nil
 	}
 	return env
 }
 
-// uploads reports what would have to be uploaded.
-func uploads(p *plan.Plan, s *tree.Value) diag.List {
-	var l diag.List
-	refuse := func(path string) {
-		l.Add(p.Finding("GRM8325", diag.Error, path, "a local folder is not uploaded yet", "genrm sends the command and the files that it makes itself; Ray's REST API takes nothing but URIs here.",
-			"put the folder on the nodes and name it by relax.root, or give ray.runtime_env.working_dir a URI such as s3://bucket/code.zip"))
-	}
-	if s.Field("working_dir").OK() {
-		refuse("ray.working_dir")
-	}
-	local := func(v *tree.Value) bool { t, ok := v.AsString(); return ok && !strings.Contains(t, "://") }
-	if local(s.Lookup("runtime_env", "working_dir")) {
-		refuse("ray.runtime_env.working_dir")
-	}
-	if m := s.Lookup("runtime_env", "py_modules"); m.OK() && slices.ContainsFunc(m.Items, local) {
-		refuse("ray.runtime_env.py_modules")
-	}
-	return l
-}
-
 // cluster is what a live Ray says of itself.
 type cluster struct {
 	version  string
-	auth     string // disabled, token, or "" where it does not say
-	nodes    int
+	auth     string    // disabled, token, or "" where it does not say
+	nodes    []machine // that live
 	gpus     float64
 	free     float64 // GPUs
 	freeTold bool
 }
+
+// machine is a node of a cluster.
+type machine struct {
+	head      bool
+	resources map[string]float64 // in all, by resourceKey
+}
+
+func (m machine) gpus() float64 { return m.resources[resourceKey("GPU")] }
+
+// resourceKey is what the dashboard leaves of a resource's name: it writes
+// accelerator_type:H100 as acceleratorType:h100.
+func resourceKey(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 
 func (c *client) look(ctx context.Context) (cluster, error) {
 	var out cluster
@@ -205,6 +239,7 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 			Summary []struct {
 				Raylet struct {
 					State     string             `json:"state"`
+					Head      bool               `json:"isHeadNode"`
 					Resources map[string]float64 `json:"resourcesTotal"`
 				} `json:"raylet"`
 			} `json:"summary"`
@@ -215,8 +250,13 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 	}
 	for _, n := range nodes.Data.Summary {
 		if n.Raylet.State == "ALIVE" {
-			out.nodes++
-			out.gpus += n.Raylet.Resources["GPU"]
+			m := machine{head: n.Raylet.Head, resources: map[string]float64{}}
+			for name, v := range n.Raylet.Resources {
+				m.resources[resourceKey(name)] = v
+			}
+			m.head = m.head || m.resources[headResource] > 0
+			out.nodes = append(out.nodes, m)
+			out.gpus += m.gpus()
 		}
 	}
 	var status struct {
@@ -236,6 +276,9 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 	return out, nil
 }
 
+// headResource is what Ray gives to a head and to no other node.
+var headResource = resourceKey("node:__internal_head__")
+
 // oldest is the Ray release whose job routes were read and found to be the same.
 const oldest = "2.9"
 
@@ -247,7 +290,12 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	}
 	want := float64(need.GPUs(p))
 	s, _ := p.Settings.Get("ray")
+	entrypoint(p, s, got, &l)
 	own, _ := s.Field("entrypoint_num_gpus").AsFloat()
+	waits := "the driver starts, and Ray lets it wait for them."
+	if p.Workload == plan.Serve { // it has no entrypoint
+		own, waits = 0, "Ray Serve waits for them."
+	}
 	all := want + own
 	if all == 0 {
 		return l
@@ -266,13 +314,85 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 		l.Add(p.Finding("GRM8320", severity, at, fmt.Sprintf("the run needs %g GPUs, and the Ray cluster has %g", all, got.gpus), detail, remedy))
 	case got.freeTold && got.free < all:
 		l.Add(p.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the run needs %g GPUs, and %g of the Ray cluster's are free now", all, got.free),
-			detail+" Others use the rest: the driver starts, and Ray lets it wait for them.", ""))
+			detail+" Others use the rest: "+waits, ""))
 	}
 	return l
 }
 
+// entrypoint checks that the driver comes to a node that suits it.
+func entrypoint(p *plan.Plan, s *tree.Value, got cluster, l *diag.List) {
+	wants, stated := wanted(s)
+	var fit []machine
+	for _, m := range got.nodes {
+		if stated && !slices.ContainsFunc(wants, func(w resource) bool { return m.resources[w.key] < w.amount }) || !stated && m.head {
+			fit = append(fit, m)
+		}
+	}
+	if len(fit) == 0 {
+		if stated && len(got.nodes) > 0 {
+			var all []string
+			for _, w := range wants {
+				all = append(all, fmt.Sprintf("%g %s", w.amount, w.name))
+			}
+			l.Add(p.Finding("GRM8329", diag.Warning, wants[0].field, "no node of the Ray cluster has what the entrypoint asks for",
+				fmt.Sprintf("It asks for %s on one node. Ray lets the job wait (PENDING) until there is such a node, and gives up after 15 minutes.", strings.Join(all, ", ")), "ask for what a node has"))
+		}
+		return
+	}
+	key := need.DriverGPU(p)
+	without := 0
+	for _, m := range fit {
+		if m.gpus() == 0 {
+			without++
+		}
+	}
+	if key == "" || without == 0 {
+		return
+	}
+	severity, summary := diag.Error, "the driver comes to the head, which has no GPU"
+	switch {
+	case stated && without < len(fit):
+		severity, summary = diag.Warning, fmt.Sprintf("the driver may come to one of %d nodes without a GPU", without)
+	case stated:
+		summary = "the driver comes to a node without a GPU"
+	}
+	l.Add(p.Finding("GRM8327", severity, tree.Join("gym.config", key), summary, driverGPU(key), driverRemedy))
+}
+
+// driverGPU says why a gym driver wants a node with GPUs.
+func driverGPU(key string) string {
+	return fmt.Sprintf("NeMo Gym reads the vLLM flags of %s in a process beside the driver, and without a GPU vLLM cannot tell its device there.", key)
+}
+
+const driverRemedy = `write ray: entrypoint_resources: "accelerator_type:H100": 0.001, or what GPU the nodes have: that chooses such a node and holds no GPU`
+
+// resource is what an entrypoint asks of its node.
+type resource struct {
+	name, key, field string
+	amount           float64
+}
+
+// wanted is what the entrypoint asks of its node. stated is false where it asks
+// for nothing: then it comes to the head.
+func wanted(s *tree.Value) (out []resource, stated bool) {
+	for field, name := range map[string]string{"entrypoint_num_cpus": "CPU", "entrypoint_num_gpus": "GPU", "entrypoint_memory": "memory"} {
+		if v, ok := s.Field(field).AsFloat(); ok && v > 0 {
+			out = append(out, resource{name, resourceKey(name), "ray." + field, v})
+		}
+	}
+	slices.SortFunc(out, func(a, b resource) int { return strings.Compare(a.name, b.name) })
+	if m := s.Field("entrypoint_resources"); m.OK() {
+		for _, f := range m.Fields {
+			if v, ok := f.Value.AsFloat(); ok && v > 0 {
+				out = append(out, resource{f.Name, resourceKey(f.Name), tree.Join("ray.entrypoint_resources", f.Name), v})
+			}
+		}
+	}
+	return out, len(out) > 0
+}
+
 func present(c cluster) string {
-	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(c.nodes, "node"))
+	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(len(c.nodes), "node"))
 	if c.freeTold {
 		s += fmt.Sprintf(", %g of them free", c.free)
 	}
@@ -317,62 +437,136 @@ func numbers(s string) []int {
 	return out
 }
 
-// Launch looks at the cluster, freezes a run and submits its job. Findings with
-// errors mean that nothing was sent; then there is no folder. After an error
-// there is a run if Ray may have got the job nevertheless.
-func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
-	s, _ := o.Plan.Settings.Get("ray")
-	found = uploads(o.Plan, s)
-	h, err := headers(s, environment(o.Env))
-	var no *unset
-	switch {
-	case errors.As(err, &no):
-		found.Add(o.Plan.Finding("GRM8117", diag.Error, tree.Join("ray.headers", no.header), no.what, "It is read where the run is launched.", "set it, and keep it set for status, logs and stop"))
-	case err != nil:
-		return nil, nil, nil, err
+// Prepared is a launch that has been found to be possible.
+type Prepared struct {
+	o       Options
+	c       *client
+	req     Request
+	folders []*upload
+	cluster cluster
+}
+
+// Close gives up what is kept for a launch.
+func (p *Prepared) Close() {
+	for _, u := range p.folders {
+		u.pack.close()
 	}
-	id := rundir.NewID(o.Plan.Name, time.Now())
-	req, notes, err := NewRequest(o.Plan, id, 1, o.Version)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	found = append(found, notes...)
-	if found.HasErrors() {
-		return nil, nil, found, nil
-	}
-	c := newClient(o.Address, h, o.Version)
-	got, err := c.look(ctx)
-	var denied *Denied
-	switch {
-	case errors.As(err, &denied):
-		summary, detail := "the Ray cluster wants a token, and none was sent", "It runs with token authentication; /nodes answers 401."
-		if denied.Status == http.StatusForbidden {
-			summary, detail = "the Ray cluster refuses the token", "It runs with token authentication; /nodes answers 403."
+}
+
+// Prepare compares a run with the cluster, and packs its folders. Findings with
+// errors mean that it cannot be launched; then it is nil, as after an error. What
+// the others have found out and packed, which are launched with it, is not done
+// again.
+func Prepare(ctx context.Context, o Options, others []*Prepared) (p *Prepared, found diag.List, err error) {
+	p = &Prepared{o: o}
+	defer func() {
+		if err != nil || found.HasErrors() {
+			p.Close()
+			p = nil
 		}
-		return nil, nil, append(found, o.Plan.Finding("GRM8323", diag.Error, "ray", summary, detail, tokenRemedy)), nil
-	case err != nil:
+	}()
+	req, found, err := NewRequest(o.Plan)
+	if err != nil {
+		return p, nil, err
+	}
+	p.req = req
+	var notes diag.List
+	if p.folders, notes, err = uploads(o.Plan, o.WorkDir, others); err != nil {
+		return p, nil, err
+	}
+	if found = append(found, notes...); found.HasErrors() {
+		return p, found, nil
+	}
+	for _, q := range others {
+		if q.o.Address == o.Address && reflect.DeepEqual(headersOf(q.o.Plan), headersOf(o.Plan)) {
+			p.c, p.cluster = q.c, q.cluster
+			break
+		}
+	}
+	if p.c == nil {
+		if p.c, p.cluster, err = access(ctx, o, &found); err != nil || found.HasErrors() {
+			return p, found, err
+		}
+	}
+	return p, append(found, check(o.Plan, p.cluster, o.Grows)...), nil
+}
+
+func headersOf(p *plan.Plan) any {
+	s, _ := p.Settings.Get("ray")
+	return s.Field("headers").Any()
+}
+
+// Together is what there is to say of runs that are launched at the same time
+// besides what there is of each.
+func Together(all []*Prepared) diag.List {
+	var l diag.List
+	seen := map[string]bool{}
+	for i, p := range all {
+		if seen[p.o.Address] {
+			continue
+		}
+		seen[p.o.Address] = true
+		sum, n := 0, 0
+		for _, other := range all[i:] {
+			if other.o.Address == p.o.Address {
+				sum += need.GPUs(other.o.Plan)
+				n++
+			}
+		}
+		have, what := p.cluster.gpus, "has %g"
+		if p.cluster.freeTold {
+			have, what = p.cluster.free, "has %g that are free"
+		}
+		if n > 1 && float64(sum) > have {
+			at, _ := roles(p.o.Plan)
+			l.Add(p.o.Plan.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the %d runs need %d GPUs together, and the Ray cluster "+what, n, sum, have),
+				fmt.Sprintf("Present: %s. Their drivers start at once, and Ray lets some wait for GPUs.", present(p.cluster)), ""))
+		}
+	}
+	return l
+}
+
+// Launch uploads the folders of a run, freezes it and submits its job. Findings
+// with errors mean that nothing was submitted; then there is no folder. After an
+// error there is a run if Ray may have got the job nevertheless.
+func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, job *Job, found diag.List, err error) {
+	o, req := p.o, p.req
+	job = &Job{Address: o.Address}
+	for _, u := range p.folders {
+		err := p.c.send(ctx, u, o.Progress)
+		var refused *answered
+		switch {
+		case errors.As(err, &refused):
+			found.Add(o.Plan.Finding("GRM8325", diag.Error, u.Field, "the Ray cluster does not take the folder", refused.Error(), ignoreRemedy))
+			return nil, nil, found, nil
+		case err != nil:
+			return nil, nil, nil, err
+		}
+		u.set(req.RuntimeEnv, u.URI)
+		job.Uploads = append(job.Uploads, u.Upload)
+	}
+	info := newInfo(o)
+	if req, err = req.For(info, 1); err != nil {
 		return nil, nil, nil, err
 	}
-	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
-		return nil, nil, found, nil
-	}
-	if run, err = freeze(o, id, req); err != nil {
+	if run, err = freeze(o, info, req); err != nil {
 		return nil, nil, nil, err
 	}
-	job = &Job{ID: req.SubmissionID, Address: o.Address}
+	job.ID = req.SubmissionID
 	if err = run.Write(JobFile, job); err == nil {
-		err = c.submit(ctx, req)
+		err = p.c.submit(ctx, req)
 	}
 	var refused *answered
+	var denied *Denied
 	switch {
 	case err == nil:
 		now := time.Now().UTC()
 		job.Submitted = &now
-		return run, job, found, run.Write(JobFile, job)
+		return run, job, nil, run.Write(JobFile, job)
 	case errors.As(err, &refused), errors.As(err, &denied):
 		return nil, nil, nil, errors.Join(err, run.Remove())
 	}
-	return run, job, found, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
+	return run, job, nil, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
 }
 
 // retries are the waits before a request whose answer was lost is made again.
@@ -391,7 +585,7 @@ func (c *client) submit(ctx context.Context, r Request) error {
 		case errors.As(err, &no) && no.status == http.StatusInternalServerError, errors.As(err, &gone):
 			have, e := c.job(ctx, r.SubmissionID)
 			if e == nil {
-				if have.Metadata["genrm_run_id"] != r.Metadata["genrm_run_id"] || have.Entrypoint != r.Entrypoint {
+				if have.Metadata[metaRun] != r.Metadata[metaRun] || have.Entrypoint != r.Entrypoint {
 					return fmt.Errorf("the Ray cluster has another job with the id %s", r.SubmissionID)
 				}
 				return nil
@@ -420,10 +614,16 @@ func (c *client) submit(ctx context.Context, r Request) error {
 // positionsFile keeps the places of fields in the user's file.
 const positionsFile = "positions.json"
 
-func freeze(o Options, id string, req Request) (*rundir.Run, error) {
-	bare := *o.Plan
-	bare.Diagnostics = nil
-	text, err := bare.JSON()
+// newInfo is what a new run is.
+func newInfo(o Options) rundir.Info {
+	host, _ := os.Hostname()
+	now := time.Now().UTC()
+	return rundir.Info{ID: rundir.NewID(o.Plan.Name, now), Name: o.Plan.Name, Workload: string(o.Plan.Workload), Target: string(plan.Ray), Created: now,
+		Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir}
+}
+
+func freeze(o Options, info rundir.Info, req any) (*rundir.Run, error) {
+	text, err := o.Plan.Frozen()
 	if err != nil {
 		return nil, err
 	}
@@ -440,33 +640,19 @@ func freeze(o Options, id string, req Request) (*rundir.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	hash, err := o.Plan.Hash()
-	if err != nil {
+	if info.PlanHash, err = o.Plan.Hash(); err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname()
-	name := strconv.Itoa(os.Getuid())
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	return rundir.Create(root, rundir.Info{ID: id, Name: o.Plan.Name, Workload: string(o.Plan.Workload), Target: string(plan.Ray), Created: time.Now().UTC(),
-		PlanHash: hash, Version: o.Version, Host: host, User: name, WorkDir: o.WorkDir}, files)
+	return rundir.Create(root, info, files)
 }
 
-func environment(env []string) func(string) string {
-	return func(name string) string {
-		for _, e := range slices.Backward(env) {
-			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
-}
-
-// readPlan reads the plan of a run.
+// readPlan reads the plan of a run, which is nil for one that was launched from
+// another machine.
 func readPlan(run *rundir.Run) (*plan.Plan, error) {
 	data, err := os.ReadFile(run.Path(rundir.PlanFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,17 +1,23 @@
 package ray
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -49,18 +55,26 @@ type Session struct {
 }
 
 // Open prepares the access; it asks nothing yet. Secrets of ray.headers and the
-// token are read from env.
-func Open(run *rundir.Run, env []string, version string) (*Session, error) {
+// token are read from env; of a run that was launched from another machine the
+// headers are not known, and the token is what env has. An address goes before
+// the one by which the run was launched: that may be another one from here.
+func Open(run *rundir.Run, address string, env []string, version string) (*Session, error) {
 	s := &Session{run: run}
 	if err := run.Read(JobFile, &s.job); err != nil {
 		return nil, err
+	}
+	if address != "" {
+		s.job.Address = address
 	}
 	p, err := readPlan(run)
 	if err != nil {
 		return nil, err
 	}
-	block, _ := p.Settings.Get("ray")
-	h, err := headers(block, environment(env))
+	var block *tree.Value
+	if p != nil {
+		block, _ = p.Settings.Get("ray")
+	}
+	h, err := headers(block, bind.Getenv(env))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +89,7 @@ func (s *Session) Address() string { return s.job.Address }
 // was seen, even if the cluster is gone by then.
 func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 	own, err := s.run.Status()
-	if err != nil || own.State.Ended() {
+	if err != nil || own.State.Told() {
 		return own, err
 	}
 	own.JobID = s.job.ID
@@ -95,7 +109,7 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 		return own, err
 	}
 	merge(own, r)
-	if own.State.Ended() {
+	if own.State.Told() {
 		return own, s.run.WriteStatus(own)
 	}
 	return own, nil
@@ -230,6 +244,12 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 	broken := false
 	for {
 		r, err := s.c.job(ctx, s.job.ID)
+		if broken && err == nil { // before what the log has for a long time, maybe to its end
+			broken = false
+			if err := lost(nil); err != nil {
+				return err
+			}
+		}
 		var no *answered
 		var denied *Denied
 		switch {
@@ -334,11 +354,133 @@ func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, e
 	}
 }
 
-// Log is what the job has printed up to now.
-func (s *Session) Log(ctx context.Context) (string, error) {
-	var l struct {
-		Logs string `json:"logs"`
+// Log writes what the job has printed up to now, as it comes: it may be longer
+// than the memory.
+func (s *Session) Log(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("it sent nothing of the log for %s", stall)) })
+	defer timer.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.c.base+"/api/jobs/"+s.job.ID+"/logs", nil)
+	if err != nil {
+		return err
 	}
-	err := s.c.do(ctx, http.MethodGet, "/api/jobs/"+s.job.ID+"/logs", nil, &l)
-	return l.Logs, err
+	req.Header = s.c.headers.Clone()
+	gone := func(err error) error {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return s.c.gone(ctx, err)
+	}
+	resp, err := s.c.http.Do(req)
+	if err != nil {
+		return gone(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	if resp.StatusCode >= 300 || strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
+		data, err := io.ReadAll(io.LimitReader(resp.Body, answerMost))
+		if err != nil {
+			return gone(err)
+		}
+		return s.c.judge(resp, data, nil)
+	}
+	err = logText(&counting{r: resp.Body, told: func(int64) { timer.Reset(stall) }}, w)
+	var mine *writeError
+	switch {
+	case errors.As(err, &mine):
+		return mine.err
+	case errors.Is(err, errNotLog):
+		return &Unreachable{fmt.Errorf("%s does not answer as Ray's API does: %w", s.c.base, err)}
+	case err != nil:
+		return gone(err)
+	}
+	return nil
+}
+
+// errNotLog is the error for an answer that is not {"logs": "…"}.
+var errNotLog = errors.New("it is no log")
+
+// logText copies the text of {"logs": "…"} without its JSON form. Failures of w
+// are [*writeError].
+func logText(r io.Reader, w io.Writer) error {
+	in, out := bufio.NewReaderSize(r, 64<<10), bufio.NewWriterSize(w, 64<<10)
+	end := func(err error) error {
+		if e := out.Flush(); e != nil {
+			return &writeError{e}
+		}
+		return err
+	}
+	for _, want := range `{"logs":"` {
+		c, err := in.ReadByte()
+		for err == nil && (c == ' ' || c == '\n' || c == '\t' || c == '\r') {
+			c, err = in.ReadByte()
+		}
+		switch {
+		case errors.Is(err, io.EOF), err == nil && rune(c) != want:
+			return errNotLog
+		case err != nil:
+			return err
+		}
+	}
+	for {
+		c, err := in.ReadByte()
+		switch {
+		case errors.Is(err, io.EOF):
+			return end(io.ErrUnexpectedEOF)
+		case err != nil:
+			return end(err)
+		case c == '"':
+			return end(nil)
+		case c != '\\':
+			if err := out.WriteByte(c); err != nil {
+				return &writeError{err}
+			}
+			continue
+		}
+		r, err := escaping(in)
+		if err != nil {
+			return end(err)
+		}
+		if _, err := out.WriteRune(r); err != nil {
+			return &writeError{err}
+		}
+	}
+}
+
+// escaping reads what follows a backslash in a JSON string.
+func escaping(in *bufio.Reader) (rune, error) {
+	c, err := in.ReadByte()
+	if err != nil {
+		return 0, err
+	}
+	if c != 'u' {
+		r := map[byte]rune{'n': '\n', 't': '\t', 'r': '\r', 'b': '\b', 'f': '\f', '"': '"', '\\': '\\', '/': '/'}[c]
+		if r == 0 {
+			return 0, errNotLog
+		}
+		return r, nil
+	}
+	r, err := unit(in)
+	if err != nil || !utf16.IsSurrogate(r) {
+		return r, err
+	}
+	if next, err := in.Peek(2); err != nil || string(next) != `\u` {
+		return utf8.RuneError, nil // half of a pair
+	}
+	_, _ = in.Discard(2) // they were seen
+	second, err := unit(in)
+	return utf16.DecodeRune(r, second), err
+}
+
+// unit reads four hexadecimal digits.
+func unit(in *bufio.Reader) (rune, error) {
+	var b [4]byte
+	if _, err := io.ReadFull(in, b[:]); err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(string(b[:]), 16, 16)
+	if err != nil {
+		return 0, errNotLog
+	}
+	return rune(n), nil
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:341d704bea7fe0f4ff5d78b598702ef6c22d2750238a65c6ff6e6a77a355a78e. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:c42928b5b70daece0c69c8b601b2d467d36981efacf3f4e5865b102604858ed9. Do not edit.
 # Set GENRM_UPSTREAMS: addresses of the judges, as KEY=http://HOST:PORT,KEY=http://HOST:PORT, one for each replica.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"
