@@ -49,7 +49,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	if err != nil {
 		return usagef("%v", err)
 	}
-	run, job, found, err := ray.Launch(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows})
+	run, job, found, err := ray.Launch(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Progress: a.sending()})
 	if e := a.print(found); e != nil {
 		return errors.Join(e, err)
 	}
@@ -68,6 +68,13 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	if c.Output == "json" {
 		out = a.stderr // the result is what is on stdout
 	}
+	for _, u := range job.Uploads {
+		what := "uploaded"
+		if u.There {
+			what = "is there already"
+		}
+		fmt.Fprintf(a.stderr, "%s %s: %d files, %.1f MiB, %s\n", relative(u.Dir), what, u.Files, float64(u.Bytes)/(1<<20), u.URI)
+	}
 	if c.Wait || c.Follow || c.Output != "json" {
 		fmt.Fprintf(out, "job %s, run %s in %s\n", job.ID, run.ID, relative(run.Dir))
 	}
@@ -82,6 +89,25 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 		return printJSON(a.stdout, report{st, run.Dir})
 	}
 	return nil
+}
+
+// sending shows how far an upload is, on a terminal.
+func (a *app) sending() func(ray.Upload, int64) {
+	if !a.terminal(a.stderr) {
+		return nil
+	}
+	const width = 30
+	var last time.Time
+	return func(u ray.Upload, sent int64) {
+		if whole := sent == u.Bytes; !whole && time.Since(last) < 100*time.Millisecond {
+			return
+		} else if last = time.Now(); whole {
+			fmt.Fprint(a.stderr, "\r\x1b[K") // the line about it follows
+			return
+		}
+		done := int(sent * width / u.Bytes)
+		fmt.Fprintf(a.stderr, "\r\x1b[K%s [%s%s] %.1f of %.1f MiB", relative(u.Dir), strings.Repeat("=", done), strings.Repeat(" ", width-done), float64(sent)/(1<<20), float64(u.Bytes)/(1<<20))
+	}
 }
 
 // followRay shows how a job gets on and what its driver prints, until it has

@@ -34,6 +34,9 @@ type Options struct {
 	Env     []string // of the caller
 	Version string   // of genrm
 	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
+
+	// Progress is told how much of an upload is sent; nil tells nobody.
+	Progress func(u Upload, sent int64)
 }
 
 // Job is ray.json of a run: the job that runs it.
@@ -41,6 +44,7 @@ type Job struct {
 	ID        string     `json:"submission_id"`
 	Address   string     `json:"address"`
 	Submitted *time.Time `json:"submitted"` // null until Ray has said that it has the job
+	Uploads   []Upload   `json:"uploads,omitempty"`
 }
 
 // JobFile is where a run keeps its [Job].
@@ -153,30 +157,13 @@ func runtime(p *plan.Plan, s *tree.Value, l *diag.List) map[string]any {
 	if len(vars) > 0 {
 		env["env_vars"] = vars
 	}
+	if dir, ok := s.Field("working_dir").AsString(); ok { // the package's URI once it is uploaded
+		env["working_dir"] = dir
+	}
 	if len(env) == 0 {
 		return nil
 	}
 	return env
-}
-
-// uploads reports what would have to be uploaded.
-func uploads(p *plan.Plan, s *tree.Value) diag.List {
-	var l diag.List
-	refuse := func(path string) {
-		l.Add(p.Finding("GRM8325", diag.Error, path, "a local folder is not uploaded yet", "genrm sends the command and the files that it makes itself; Ray's REST API takes nothing but URIs here.",
-			"put the folder on the nodes and name it by relax.root, or give ray.runtime_env.working_dir a URI such as s3://bucket/code.zip"))
-	}
-	if s.Field("working_dir").OK() {
-		refuse("ray.working_dir")
-	}
-	local := func(v *tree.Value) bool { t, ok := v.AsString(); return ok && !strings.Contains(t, "://") }
-	if local(s.Lookup("runtime_env", "working_dir")) {
-		refuse("ray.runtime_env.working_dir")
-	}
-	if m := s.Lookup("runtime_env", "py_modules"); m.OK() && slices.ContainsFunc(m.Items, local) {
-		refuse("ray.runtime_env.py_modules")
-	}
-	return l
 }
 
 // cluster is what a live Ray says of itself.
@@ -333,7 +320,6 @@ func numbers(s string) []int {
 // there is a run if Ray may have got the job nevertheless.
 func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
 	s, _ := o.Plan.Settings.Get("ray")
-	found = uploads(o.Plan, s)
 	h, err := headers(s, bind.Getenv(o.Env))
 	var no *unset
 	switch {
@@ -347,7 +333,16 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 		return nil, nil, nil, err
 	}
 	found = append(found, notes...)
-	if found.HasErrors() {
+	folders, notes, err := uploads(o.Plan, o.WorkDir)
+	defer func() {
+		for _, u := range folders {
+			u.pack.close()
+		}
+	}()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if found = append(found, notes...); found.HasErrors() {
 		return nil, nil, found, nil
 	}
 	c := newClient(o.Address, h, o.Version)
@@ -366,6 +361,20 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
 		return nil, nil, found, nil
 	}
+	job = &Job{Address: o.Address}
+	for _, u := range folders {
+		err := c.send(ctx, u, o.Progress)
+		var refused *answered
+		switch {
+		case errors.As(err, &refused):
+			found.Add(o.Plan.Finding("GRM8325", diag.Error, u.Field, "the Ray cluster does not take the folder", refused.Error(), ignoreRemedy))
+			return nil, nil, found, nil
+		case err != nil:
+			return nil, nil, nil, err
+		}
+		u.set(req.RuntimeEnv, u.URI)
+		job.Uploads = append(job.Uploads, u.Upload)
+	}
 	info := newInfo(o)
 	if req, err = req.For(info, 1); err != nil {
 		return nil, nil, nil, err
@@ -373,7 +382,7 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	if run, err = freeze(o, info, req); err != nil {
 		return nil, nil, nil, err
 	}
-	job = &Job{ID: req.SubmissionID, Address: o.Address}
+	job.ID = req.SubmissionID
 	if err = run.Write(JobFile, job); err == nil {
 		err = c.submit(ctx, req)
 	}
