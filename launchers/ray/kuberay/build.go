@@ -190,6 +190,25 @@ func (b *builder) meta() metav1.ObjectMeta {
 	return m
 }
 
+// maxWord is the longest argument or variable that Linux gives to a program.
+// Source: MAX_ARG_STRLEN, less the byte that ends it.
+const maxWord = 128<<10 - 1
+
+// lengths reports words and variables that no program can be given.
+func (b *builder) lengths() {
+	long := func(path, what string, n int) {
+		if n > maxWord {
+			b.add("GRM8413", diag.Error, path, fmt.Sprintf("%s has %d bytes, and Linux hands a program at most %d", what, n, maxWord), "", "put the value into a file on a volume (kuberay.volumes)")
+		}
+	}
+	for i, a := range b.p.Launch.Argv {
+		long(string(b.p.Workload), fmt.Sprintf("word %d of the command", i+1), len(a))
+	}
+	for _, e := range b.cmd.pods {
+		long(tree.Join(string(b.p.Workload)+".env", e.name), e.name, len(e.name)+1+len(e.text))
+	}
+}
+
 // configMap holds the run's files.
 func (b *builder) configMap() {
 	data, binary := map[string]string{}, map[string][]byte{}
@@ -249,6 +268,7 @@ func (b *builder) job() error {
 	if b.cmd, err = start(b.p, b.secrets); err != nil {
 		return err
 	}
+	b.lengths()
 	b.configMap()
 	cluster := b.cluster()
 	spec := rayv1.RayJobSpec{
