@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -37,7 +36,19 @@ func (b *builder) template(field string, generated corev1.PodTemplateSpec) corev
 		b.add("GRM8411", diag.Error, path, fmt.Sprintf("the %s template cannot be merged over the generated one", field), oneLine(err.Error()), "write it as a strategic merge patch of a pod template")
 		return generated
 	}
+	if user.Lookup("spec", "$setElementOrder/containers") == nil { // a merge puts new ones first
+		first := func(c corev1.Container) int {
+			if c.Name == generated.Spec.Containers[0].Name {
+				return 0
+			}
+			return 1
+		}
+		slices.SortStableFunc(merged.Spec.Containers, func(x, y corev1.Container) int { return first(x) - first(y) })
+	}
 	b.contradictions(field, user, generated, merged)
+	if len(b.found) > before {
+		return generated
+	}
 	for _, text := range replaced(generated, merged) {
 		b.facts = append(b.facts, plan.Fact{Path: path, Text: "the template " + text})
 	}
@@ -145,11 +156,11 @@ func (b *builder) contradictions(field string, user *tree.Value, generated, merg
 		}
 		add(tree.Join(limits, string(gpu)), fmt.Sprintf("the template gives %s %s, but the plan %s", name, count(int(have.Value()), "GPU"), count(int(want.Value()), "GPU")), detail, remedy)
 	}
-	for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, gpu} {
+	for r, by := range map[corev1.ResourceName]string{corev1.ResourceCPU: "cpus", corev1.ResourceMemory: "memory"} { // findings are sorted
 		limit, limited := c.Resources.Limits[r]
 		if request, ok := c.Resources.Requests[r]; ok && limited && request.Cmp(limit) > 0 {
 			add(tree.Join(limits, string(r)), fmt.Sprintf("%s is asked for %s of %s and limited to %s", name, request.String(), r, limit.String()),
-				"Kubernetes refuses a request above the limit.", fmt.Sprintf("set kuberay.%s_%s, which sets both", field, strings.TrimSuffix(string(r), "s")))
+				"Kubernetes refuses a request above the limit.", fmt.Sprintf("set kuberay.%s_%s, which sets both", field, by))
 		}
 	}
 	for _, m := range own.VolumeMounts {
