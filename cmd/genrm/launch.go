@@ -31,6 +31,7 @@ type launchCmd struct {
 	Judges      string `placeholder:"RUN|PATH" help:"For relax and gym: judges that the driver asks, told to it as GENRM_JUDGES_URL. A run; on target slurm also a serve experiment, which then starts and ends with this one in a heterogeneous job."`
 	Address     string `placeholder:"URL" help:"Target ray: address of the dashboard, such as http://host:8265. Default: ray.address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http or https."`
 	Grows       bool   `help:"Target ray: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
+	Replace     bool   `help:"Target ray, serve: an application of an older run of the experiment is updated in place. Without it a second launch is refused."`
 	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
@@ -46,7 +47,9 @@ func (launchCmd) Help() string {
 
 On target slurm: as vet; look for the run's secrets here; freeze the run, submit its job.sbatch, and print the job's id. The nodes look for programs, models and GPUs before they start anything. --wait follows the queue, the start and the run to its end; Ctrl-C leaves the job alone. Several experiments are one job array.
 
-On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone.
+On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone. Several experiments are a job each, and all are looked at before the first is submitted; --wait waits for all, and the exit status is the highest. Local folders of the ray block are uploaded.
+
+On target ray, for serve: the cluster is looked at in the same way, and the judges become one application of Ray Serve beside those that are there, named after the experiment. --wait returns when it is ready; genrm gateway --run ID puts the GenRM API in front of it.
 
 On target local Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
 
@@ -62,8 +65,8 @@ Exit status: 1 errors in the input; 3 the machine lacks something, or a judge fa
 }
 
 func (c *launchCmd) Run(a *app) error {
-	if t := plan.Target(c.Target); (c.Address != "" || c.Grows) && t != "" && t != plan.Ray {
-		return usagef("--address and --grows belong to target ray")
+	if t := plan.Target(c.Target); (c.Address != "" || c.Grows || c.Replace) && t != "" && t != plan.Ray {
+		return usagef("--address, --grows and --replace belong to target ray")
 	}
 	if c.Wait && c.DryRun || c.Detach && c.Follow {
 		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
@@ -74,6 +77,9 @@ func (c *launchCmd) Run(a *app) error {
 	}
 	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Slurm }) {
 		return c.array(a, plans)
+	}
+	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Ray || p.Workload == plan.Serve }) {
+		return c.ray(a, plans)
 	}
 	if len(plans) != 1 {
 		var names []string
@@ -95,7 +101,13 @@ func (c *launchCmd) Run(a *app) error {
 	case plan.Slurm:
 		return c.slurm(a, p)
 	case plan.Ray:
-		return c.ray(a, p)
+		if p.Workload == plan.Serve {
+			return c.rayServe(a, p)
+		}
+		if c.Replace {
+			return usagef("--replace updates a serve application in place, and each %s run is a job of its own", p.Workload)
+		}
+		return c.ray(a, plans)
 	case "":
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
 	default:

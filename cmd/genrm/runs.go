@@ -102,6 +102,9 @@ func (c *statusCmd) Run(a *app) error {
 func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
 	switch run.Target {
 	case string(plan.Ray):
+		if onRayServe(run) {
+			return a.serveStatus(run)
+		}
 		return a.rayStatus(run)
 	case string(plan.Slurm):
 	default:
@@ -143,7 +146,7 @@ func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
 func stateText(st *rundir.Status) string {
 	s := string(st.State)
 	switch {
-	case st.State == rundir.Ready:
+	case st.State == rundir.Ready && st.ReadyAfter > 0: // a cluster does not say when it was
 		s += fmt.Sprintf(" after %s", took(st.ReadyAfter))
 	case st.State.Ended() && st.ExitCode != nil && *st.ExitCode != 0:
 		s += fmt.Sprintf(", exit status %d", *st.ExitCode)
@@ -277,6 +280,9 @@ func (c *endpointCmd) Run(a *app) error {
 		return err
 	} else if st.State.Ended() {
 		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
+	}
+	if onRayServe(run) {
+		return c.rayServe(a, run)
 	}
 	e, err := endpoints(run)
 	if err != nil {
@@ -412,6 +418,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	}
 	if run.Target == string(plan.Slurm) {
 		return a.stopJob(run, st, quiet, out)
+	}
+	if onRayServe(run) {
+		return a.stopServe(run, st, quiet, out)
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)
