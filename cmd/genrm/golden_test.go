@@ -19,7 +19,7 @@ const (
 
 // onClusters are the targets for which every example that compiles for them has
 // a golden plan.
-var onClusters = []plan.Target{plan.Ray}
+var onClusters = []plan.Target{plan.Ray, plan.KubeRay}
 
 // perTarget are the examples that have a golden plan for each target: one a
 // workload.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-openai-beside-local, plan sha256:31003d5e72430d8f1c032cc2f9966a202ab844fb1234ced094a8688b7f3c8804. Do not edit.
+# Made by genrm from experiment serve-openai-beside-local, plan sha256:65feadfa97f1dcd27862cc12a4da110ac93c51da07d76fc7993276df738347dc. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.
