@@ -44,7 +44,8 @@ const anyRun = "20060102-150405-000000"
 var (
 	label      = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 	tagged     = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
-	secretName = regexp.MustCompile(`(?i)(token|secret|passw(or)?d|api_?key|access_?key|credential)`)
+	secretName = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|api_?key|access_?key|secret_?key|credentials?)$`)
+	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*)$`) // what stands where a key is asked for and not needed
 
 	// jobOnly are the fields that belong to RayJob objects.
 	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
@@ -270,9 +271,17 @@ func (b *builder) sizes() {
 // environment checks the variables of the pods.
 func (b *builder) environment() {
 	where := map[string]string{} // variable → path of who sets it
+	owned := func(at, name string) bool {
+		if !slices.Contains(operatorEnv, name) {
+			return false
+		}
+		b.add("GRM8418", diag.Error, at, name+" is the operator's own", "It adds the variable to each container, and of two the last counts.", "remove it")
+		return true
+	}
 	for _, e := range b.p.Launch.Env {
 		if b.p.Workload != plan.Serve {
 			where[e.Key] = tree.Join(string(b.p.Workload)+".env", e.Key)
+			owned(where[e.Key], e.Key)
 		}
 	}
 	set := func(field string) {
@@ -284,14 +293,13 @@ func (b *builder) environment() {
 			at := tree.Join("kuberay."+field, f.Name)
 			other, taken := where[f.Name]
 			switch {
-			case slices.Contains(operatorEnv, f.Name):
-				b.add("GRM8418", diag.Error, at, f.Name+" is the operator's own", "It adds the variable to each container, and of two the last counts.", "remove it")
+			case owned(at, f.Name):
 			case taken && b.same(f.Name, field):
 			case taken:
 				d := b.p.Finding("GRM8418", diag.Error, at, f.Name+" is set twice", "Server-side apply refuses a second variable of a name.", "keep one of the two")
 				d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the other"}}
 				b.found.Add(d)
-			case field == "env" && f.Value.Text != "" && secretName.MatchString(f.Name):
+			case field == "env" && secretName.MatchString(f.Name) && !noSecret.MatchString(f.Value.Text):
 				d := b.p.Finding("GRM8418", diag.Error, at, "a literal secret in "+f.Name, "Everybody who may read the objects of the namespace would see it.",
 					fmt.Sprintf("refer to a secret of Kubernetes: secrets: %s: {name: \"…\", key: \"…\"}", f.Name))
 				d.Secret = true
@@ -449,6 +457,9 @@ func (checker) Facts(p *plan.Plan) []plan.Fact {
 		pods = fmt.Sprintf("%s with %s each", need.Count(s.workers, "worker"), need.Count(s.perWorker, "GPU"))
 	}
 	add("kuberay", "%s %s: a head with %s, %s", kind, ray.ObjectName(p.Name), head, pods)
+	if idle := s.gpus + s.workers*s.perWorker - s.used; s.workers > 0 && idle > 0 && s.used > 0 && (s.first || s.gpus == 0) {
+		add("kuberay", "%s of the pods stay idle: those of a run that needs several are whole nodes", need.Count(idle, "GPU"))
+	}
 	if s.first {
 		add("kuberay.head_gpus", "the head is the first of the nodes")
 	}
