@@ -79,12 +79,8 @@ type shape struct {
 	first     bool // the head stands in for the first of the workers
 }
 
-func build(p *plan.Plan, run Run) (*builder, error) {
-	b := &builder{p: p, s: settings(p), run: run, objects: &Objects{}, secrets: map[string]secretKey{}}
-	var err error
-	if b.hash, err = p.Hash(); err != nil {
-		return b, err
-	}
+func build(p *plan.Plan, run Run, hash string) (*builder, error) {
+	b := &builder{p: p, hash: hash, s: settings(p), run: run, objects: &Objects{}, secrets: map[string]secretKey{}}
 	if v := b.s.Field("secrets"); v.OK() {
 		for _, f := range v.Fields {
 			name, _ := f.Value.Field("name").AsString()

@@ -41,6 +41,9 @@ const maxName = utils.MaxRayJobNameLength
 // anyRun is the id of a run for checks of what it is part of.
 const anyRun = "20060102-150405-000000"
 
+// anyHash stands for the hash of the plan, which is not settled yet, in checks.
+var anyHash = strings.Repeat("0", 64)
+
 var (
 	label      = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 	tagged     = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
@@ -56,8 +59,14 @@ var (
 // controllers/ray/common/pod.go of ray-operator v1.5.1.
 var operatorEnv = []string{utils.FQ_RAY_IP, utils.RAY_IP, utils.RAY_CLUSTER_NAME, utils.RAY_CLOUD_INSTANCE_ID, utils.RAY_NODE_TYPE_NAME, utils.KUBERAY_GEN_RAY_START_CMD, utils.RAY_USAGE_STATS_EXTRA_TAGS}
 
-func (checker) Check(p *plan.Plan) diag.List {
-	b, err := build(p, Run{ID: anyRun})
+func (c checker) Check(p *plan.Plan) diag.List {
+	found, _ := c.Tell(p)
+	return found
+}
+
+// Tell implements [plan.Teller].
+func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
+	b, err := build(p, Run{ID: anyRun}, anyHash)
 	if err != nil {
 		b.add("GRM8419", diag.Error, string(p.Workload), "the command cannot be written for Kubernetes", oneLine(err.Error()), "change the value, or use another target")
 	}
@@ -77,10 +86,11 @@ func (checker) Check(p *plan.Plan) diag.List {
 	} else {
 		b.submission()
 	}
-	if err == nil && !b.found.HasErrors() {
-		b.operator()
+	if err != nil || b.found.HasErrors() {
+		return b.found, nil
 	}
-	return b.found
+	b.operator()
+	return b.found, b.tell()
 }
 
 // names checks the names of what is made and of what is referred to.
@@ -434,12 +444,9 @@ func (b *builder) operator() {
 	}
 }
 
-// Facts tells what a plan becomes in Kubernetes.
-func (checker) Facts(p *plan.Plan) []plan.Fact {
-	b, err := build(p, Run{ID: anyRun})
-	if err != nil {
-		return nil
-	}
+// tell says what a plan becomes in Kubernetes.
+func (b *builder) tell() []plan.Fact {
+	p := b.p
 	var out []plan.Fact
 	add := func(path, format string, args ...any) {
 		out = append(out, plan.Fact{Path: path, Text: fmt.Sprintf(format, args...)})

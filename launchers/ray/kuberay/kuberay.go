@@ -94,7 +94,11 @@ func (o *Objects) Main() client.Object {
 // and the objects are then not to be used; it is empty for any other. An error is
 // returned for text that no program can be given.
 func Build(p *plan.Plan, run Run) (*Objects, diag.List, error) {
-	b, err := build(p, run)
+	hash, err := p.Hash()
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := build(p, run, hash)
 	if err != nil {
 		return nil, nil, err
 	}
