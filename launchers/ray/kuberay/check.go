@@ -488,9 +488,16 @@ func (b *builder) tell() []plan.Fact {
 		}
 	}
 	var open []string
-	for _, f := range []string{"head_cpus", "head_memory", "worker_cpus", "worker_memory"} {
-		if !b.s.Field(f).OK() && (s.workers > 0 || strings.HasPrefix(f, "head")) {
-			open = append(open, f)
+	for _, t := range b.podTemplates() {
+		r := t.spec.Spec.Containers[0].Resources
+		for _, x := range []struct {
+			r    corev1.ResourceName
+			name string
+		}{{corev1.ResourceCPU, "cpus"}, {corev1.ResourceMemory, "memory"}} {
+			_, limited := r.Limits[x.r]
+			if _, asked := r.Requests[x.r]; !limited && !asked {
+				open = append(open, t.field+"_"+x.name)
+			}
 		}
 	}
 	if len(open) > 0 {
