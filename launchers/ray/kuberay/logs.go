@@ -187,7 +187,7 @@ type podLog struct {
 	before []uint64 // lines of the log proper that were written
 	now    []uint64 // of this pod
 	at     int      // in before; -1: it is not repeated, or not any more
-	proper bool     // the submitter's own words are over
+	marks  int      // how often the submitter's command line has begun
 }
 
 // next goes over to another pod.
@@ -198,7 +198,7 @@ func (f *podLog) next(pod string) {
 	if len(f.now) > len(f.before) {
 		f.before = f.now
 	}
-	f.pod, f.last, f.same, f.half, f.now, f.at, f.proper = pod, time.Time{}, 0, "", nil, 0, false
+	f.pod, f.last, f.same, f.half, f.now, f.at, f.marks = pod, time.Time{}, 0, "", nil, 0, 0
 }
 
 // end writes what is left of a pod that has ended.
@@ -260,9 +260,17 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 	}
 }
 
+// submitting begins what `ray job submit` and `ray job logs` print: the log of the
+// driver comes after the second.
+const submitting = "Job submission server address:"
+
 // line writes a line, unless a pod before has printed it.
 func (f *podLog) line(text string) error {
-	if f.proper {
+	switch {
+	case f.marks < 2 && strings.HasPrefix(text, submitting):
+		f.marks++
+		f.now, f.at = nil, 0
+	case f.marks > 0:
 		h := maphash.String(f.seed, text)
 		f.now = append(f.now, h)
 		if f.at >= 0 && f.at < len(f.before) && f.before[f.at] == h {
@@ -270,10 +278,6 @@ func (f *podLog) line(text string) error {
 			return nil
 		}
 		f.at = -1
-	} else if strings.Contains(text, "Job submission server address:") {
-		// Both `ray job submit` and `ray job logs` begin with it, the second last.
-		f.proper = true
-		f.now = f.now[:0]
 	}
 	if _, err := io.WriteString(f.out, text); err != nil {
 		return &writeError{err}
@@ -415,4 +419,3 @@ func (s *Session) PodLog(ctx context.Context, pod string, on bool, out io.Writer
 		}
 	}
 }
-
