@@ -76,6 +76,9 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 	} else if home := getenv("HOME"); home != "" {
 		rules.Precedence = []string{filepath.Join(home, clientcmd.RecommendedHomeDir, clientcmd.RecommendedFileName)}
 	}
+	if w.Context == "" {
+		w.Context, _ = block.Field("context").AsString()
+	}
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: w.Context})
 	c := &conn{timeout: answerTimeout, context: w.Context, kubeconfig: w.Kubeconfig}
 	raw, err := loader.RawConfig()
@@ -315,17 +318,17 @@ func warning(h string) string {
 	return ""
 }
 
-// resource is the path segment of the objects of a kind.
-var resource = map[string]string{"RayJob": "rayjobs", "RayService": "rayservices", "RayCluster": "rayclusters"}
+// plural is the path segment of the objects of a kind.
+var plural = map[string]string{"RayJob": "rayjobs", "RayService": "rayservices", "RayCluster": "rayclusters"}
 
 // rayAPI is the path of the objects of KubeRay in the namespace.
 func (c *conn) rayAPI(kind, name string) string {
-	return c.in("/apis/ray.io/v1", resource[kind], name)
+	return c.in("/apis/ray.io/v1", plural[kind], name)
 }
 
 // in is the path of the objects of a resource in the namespace, or of one.
-func (c *conn) in(group, resource string, name ...string) string {
-	p := group + "/namespaces/" + url.PathEscape(c.namespace) + "/" + resource
+func (c *conn) in(group, objects string, name ...string) string {
+	p := group + "/namespaces/" + url.PathEscape(c.namespace) + "/" + objects
 	for _, n := range name {
 		p += "/" + url.PathEscape(n)
 	}
@@ -340,13 +343,10 @@ func (c *conn) path(o client.Object) string {
 	return c.in("/api/v1", "configmaps", o.GetName())
 }
 
-// Manager is what the objects' fields are set as.
-const Manager = "genrm"
-
 // apply sends an object by server-side apply, which makes it or changes it. It
 // never takes a field from another manager. dry only asks.
 func (c *conn) apply(ctx context.Context, o client.Object, dry bool, warn func(string)) (client.Object, error) {
-	m, err := manifest(o)
+	m, err := Unstructured(o)
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +356,7 @@ func (c *conn) apply(ctx context.Context, o client.Object, dry bool, warn func(s
 	}
 	out := new(metav1.PartialObjectMetadata)
 	for i := 0; ; i++ {
-		err := c.do(ctx, request{method: http.MethodPatch, path: c.path(o), query: q, kind: asApply, accept: asMetadata, body: m, warn: warn}, out)
+		err := c.do(ctx, request{method: http.MethodPatch, path: c.path(o), query: q, kind: asApply, accept: asMetadata, body: m.Object, warn: warn}, out)
 		if err == nil {
 			return out, nil
 		}
@@ -374,38 +374,6 @@ func (c *conn) apply(ctx context.Context, o client.Object, dry bool, warn func(s
 // retries are the waits before a request whose answer was lost is made again,
 // which changes nothing if it had arrived: names are the run's.
 var retries = []time.Duration{500 * time.Millisecond, 2 * time.Second, 5 * time.Second}
-
-// manifest is an object as it is sent: without what only the cluster sets.
-func manifest(o client.Object) (map[string]any, error) {
-	data, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	var m map[string]any
-	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, err
-	}
-	delete(m, "status")
-	bare(m)
-	return m, nil
-}
-
-// bare removes the null creation times that typed objects marshal.
-func bare(v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		if t, ok := v["creationTimestamp"]; ok && t == nil {
-			delete(v, "creationTimestamp")
-		}
-		for _, x := range v {
-			bare(x)
-		}
-	case []any:
-		for _, x := range v {
-			bare(x)
-		}
-	}
-}
 
 func orElse(s, other string) string {
 	if s != "" {

@@ -44,11 +44,8 @@ type Object struct {
 	Applied    *time.Time `json:"applied"` // null until then
 }
 
-// ObjectFile is where a run keeps its [Object], and manifestFile what was sent.
-const (
-	ObjectFile   = "kuberay.json"
-	manifestFile = "kuberay.yaml"
-)
+// ObjectFile is where a run keeps its [Object]; what was sent is in [FileName].
+const ObjectFile = "kuberay.json"
 
 // String names the object as kubectl does.
 func (o Object) String() string {
@@ -236,7 +233,7 @@ func (p *Prepared) freeze() (*rundir.Run, error) {
 	if files[positionsFile], err = rundir.Text(p.o.Plan.Positions); err != nil {
 		return nil, err
 	}
-	if files[manifestFile], err = p.Manifests(); err != nil {
+	if files[FileName], err = Manifest(p.o.Plan, p.Objects); err != nil {
 		return nil, err
 	}
 	for _, a := range p.o.Plan.Artifacts {

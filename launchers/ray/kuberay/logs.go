@@ -21,10 +21,6 @@ import (
 	"genrm.dev/genrm/launchers/ray"
 )
 
-// submitter is the container that follows the driver's log, in the pod of the
-// submitter and in SidecarMode in that of the head.
-const submitter = "ray-job-submitter"
-
 // ErrNoLog says that there is no log, and why.
 type ErrNoLog struct{ why string }
 
@@ -118,13 +114,13 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 	}
 	for i := range pods {
 		p := &pods[i]
-		if f.ended[p.Name] || !started(p, submitter) {
+		if f.ended[p.Name] || !started(p, SubmitterContainer) {
 			continue
 		}
 		if f.pod != p.Name {
 			f.next(p.Name)
 		}
-		err := f.follow(ctx, s.c, p.Namespace, p.Name, submitter, true)
+		err := f.follow(ctx, s.c, p.Namespace, p.Name, SubmitterContainer, true)
 		if status(err) == http.StatusNotFound || status(err) == http.StatusBadRequest {
 			err = nil // its pod has gone, or the container is not there yet
 		}
@@ -133,7 +129,7 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 		}
 		now := new(corev1.Pod)
 		switch err := s.c.get(ctx, s.c.in("/api/v1", "pods", p.Name), now); {
-		case status(err) == http.StatusNotFound, err == nil && finished(now, submitter):
+		case status(err) == http.StatusNotFound, err == nil && finished(now, SubmitterContainer):
 			if err := f.end(); err != nil {
 				return false, err
 			}
@@ -359,11 +355,11 @@ func (s *Session) Log(ctx context.Context, out io.Writer) error {
 	}
 	f := &podLog{c: s.c, out: out}
 	for i := range pods {
-		if !started(&pods[i], submitter) {
+		if !started(&pods[i], SubmitterContainer) {
 			continue
 		}
 		f.next(pods[i].Name)
-		if err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, submitter, false); err != nil && status(err) != http.StatusNotFound {
+		if err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, SubmitterContainer, false); err != nil && status(err) != http.StatusNotFound {
 			return unwrap(err)
 		}
 		if err := f.end(); err != nil {

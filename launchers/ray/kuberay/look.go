@@ -156,10 +156,11 @@ func (l *look) schema(ctx context.Context) (diag.List, error) {
 	if root == nil {
 		return nil, nil
 	}
-	m, err := manifest(l.objects.Main())
+	u, err := Unstructured(l.objects.Main())
 	if err != nil {
 		return nil, err
 	}
+	m := u.Object
 	delete(m, "apiVersion")
 	delete(m, "kind")
 	delete(m, "metadata")
@@ -270,7 +271,7 @@ func (r right) name() string {
 // rights asks for each permission that the launch and the commands about its run
 // need, and names what is missing at once.
 func (l *look) rights(ctx context.Context) (diag.List, error) {
-	main := resource[l.kind()]
+	main := plural[l.kind()]
 	list := []right{{group: "ray.io", resource: main, verbs: []string{"create", "patch", "get"}},
 		{group: "ray.io", resource: main, verbs: []string{"watch"}, what: "--wait sees changes late"},
 		{group: "ray.io", resource: main, verbs: []string{"delete"}, what: "stop"},
@@ -303,17 +304,7 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 		wg.Go(func() {
 			review := authv1.SelfSubjectAccessReview{TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
 				Spec: authv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authv1.ResourceAttributes{Namespace: l.c.namespace, Verb: a.verb, Group: a.group, Resource: a.resource, Subresource: a.sub}}}
-			body, err := json.Marshal(review)
-			if err != nil {
-				answers[i].err = err
-				return
-			}
-			var plain map[string]any
-			if answers[i].err = json.Unmarshal(body, &plain); answers[i].err != nil {
-				return
-			}
-			bare(plain)
-			answers[i].err = l.c.do(ctx, request{method: http.MethodPost, path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: plain}, &review)
+			answers[i].err = l.c.do(ctx, request{method: http.MethodPost, path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: review}, &review)
 			answers[i].ok, answers[i].why = review.Status.Allowed, review.Status.Reason
 		})
 	}
@@ -733,7 +724,7 @@ func (l *look) references(ctx context.Context) (diag.List, error) {
 
 // queue looks for the LocalQueue of Kueue that the object names.
 func (l *look) queue(ctx context.Context) (diag.List, error) {
-	name := l.objects.Main().GetLabels()[queueLabel]
+	name := l.objects.Main().GetLabels()[LabelQueue]
 	if name == "" {
 		return nil, nil
 	}
@@ -817,10 +808,10 @@ func (l *look) existing(ctx context.Context) (diag.List, error) {
 	refuse := func(summary, detail, remedy string) (diag.List, error) {
 		return diag.List{l.p.Finding("GRM8432", diag.Error, "name", summary, detail, remedy)}, nil
 	}
-	run, user := had.Labels[labelRun], had.Annotations[annotationUser]
+	run, user := had.Labels[LabelRun], had.Annotations[AnnotationUser]
 	since := had.CreationTimestamp.UTC().Format(time.RFC3339)
 	switch {
-	case had.Labels[labelManaged] != "genrm" || run == "":
+	case had.Labels[ManagedBy] != Manager || run == "":
 		return refuse(name+" is there, and is not a run of genrm", fmt.Sprintf("It was made %s%s. genrm changes no object that is not its own.", since, managers(had)), "use another name for the experiment, or another namespace")
 	case had.DeletionTimestamp != nil:
 		return refuse(name+" is being removed", fmt.Sprintf("It is of run %s (%s).", run, user), "wait until it is gone, and launch again")

@@ -95,16 +95,16 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 		return s.missing(own, "")
 	case err != nil:
 		return own, err
-	case s.object.UID == "" && meta.Labels[labelRun] == s.run.ID: // the answer to the launch was lost
+	case s.object.UID == "" && meta.Labels[LabelRun] == s.run.ID: // the answer to the launch was lost
 		now := time.Now().UTC()
 		s.object.UID, s.object.Applied = string(meta.UID), &now
 		if err := s.run.Write(ObjectFile, s.object); err != nil {
 			return own, err
 		}
 	case s.object.UID != string(meta.UID):
-		return s.missing(own, meta.Labels[labelRun])
-	case meta.Labels[labelRun] != "" && meta.Labels[labelRun] != s.run.ID:
-		own.State, own.Reason = rundir.Stopped, "replaced by "+meta.Labels[labelRun]
+		return s.missing(own, meta.Labels[LabelRun])
+	case meta.Labels[LabelRun] != "" && meta.Labels[LabelRun] != s.run.ID:
+		own.State, own.Reason = rundir.Stopped, "replaced by "+meta.Labels[LabelRun]
 		now, code := time.Now().UTC(), 0
 		own.EndedAt, own.ExitCode = &now, &code
 		return own, s.run.WriteStatus(own)
@@ -262,7 +262,7 @@ func mergeJob(own *rundir.Status, job *rayv1.RayJob) {
 
 // suspended says who lets a suspended RayJob run.
 func suspended(job *rayv1.RayJob) string {
-	if q := job.Labels[queueLabel]; q != "" {
+	if q := job.Labels[LabelQueue]; q != "" {
 		return "suspended: it waits in the queue " + q
 	}
 	return "suspended: it runs when somebody sets suspend to false"
@@ -644,7 +644,7 @@ func (s *Session) Stop(ctx context.Context, by string, grace time.Duration) (*ru
 func (s *Session) Left(ctx context.Context) bool {
 	meta := new(metav1.PartialObjectMetadata)
 	err := s.c.do(ctx, request{method: http.MethodGet, path: s.c.rayAPI(s.object.Kind, s.object.Name), accept: asMetadata}, meta)
-	return err == nil && string(meta.UID) == s.object.UID && meta.Labels[labelRun] == s.run.ID
+	return err == nil && string(meta.UID) == s.object.UID && meta.Labels[LabelRun] == s.run.ID
 }
 
 // Found is a run that a cluster tells of.
@@ -673,7 +673,7 @@ func List(ctx context.Context, w Where, env []string, version string) ([]Found, 
 	var out []Found
 	var refused error
 	for _, kind := range []string{"RayJob", "RayService"} {
-		err := pages(ctx, c, c.in("/apis/ray.io/v1", resource[kind]), url.Values{"labelSelector": {labelManaged + "=genrm," + labelRun}}, func(items []struct {
+		err := pages(ctx, c, c.in("/apis/ray.io/v1", plural[kind]), url.Values{"labelSelector": {ManagedBy + "=" + Manager + "," + LabelRun}}, func(items []struct {
 			Metadata metav1.ObjectMeta `json:"metadata"`
 			Status   json.RawMessage   `json:"status"`
 		}) {
@@ -697,13 +697,13 @@ func List(ctx context.Context, w Where, env []string, version string) ([]Found, 
 
 func (c *conn) found(kind string, meta *metav1.ObjectMeta, text json.RawMessage) Found {
 	created := meta.CreationTimestamp.UTC()
-	if t, err := time.Parse(time.RFC3339, meta.Annotations[annotationCreated]); err == nil {
+	if t, err := time.Parse(time.RFC3339, meta.Annotations[AnnotationCreated]); err == nil {
 		created = t
 	}
 	applied := meta.CreationTimestamp.UTC()
 	f := Found{
-		Info: rundir.Info{ID: meta.Labels[labelRun], Name: meta.Annotations[annotationName], Workload: meta.Annotations[annotationWorkload], Target: string(plan.KubeRay), Created: created,
-			PlanHash: meta.Annotations[annotationHash], Version: meta.Annotations[annotationVersion], Host: meta.Annotations[annotationHost], User: meta.Annotations[annotationUser]},
+		Info: rundir.Info{ID: meta.Labels[LabelRun], Name: meta.Annotations[AnnotationName], Workload: meta.Annotations[AnnotationWorkload], Target: string(plan.KubeRay), Created: created,
+			PlanHash: meta.Annotations[AnnotationPlanHash], Version: meta.Annotations[AnnotationVersion], Host: meta.Annotations[AnnotationHost], User: meta.Annotations[AnnotationUser]},
 		Object: Object{Context: c.context, Kubeconfig: c.kubeconfig, Server: c.base, Namespace: c.namespace, Kind: kind, Name: meta.Name, UID: string(meta.UID), Applied: &applied},
 	}
 	var st struct {

@@ -14,7 +14,7 @@ import (
 // whole state, so that no change is lost. Look from time to time without it, too.
 func (s *Session) Changes(ctx context.Context) <-chan struct{} {
 	out := make(chan struct{}, 1)
-	go s.wake(ctx, s.c.in("/apis/ray.io/v1", resource[s.object.Kind]), "metadata.name="+s.object.Name, "", out)
+	go s.wake(ctx, s.c.in("/apis/ray.io/v1", plural[s.object.Kind]), "metadata.name="+s.object.Name, "", out)
 	if s.object.Kind == "RayJob" {
 		go s.wake(ctx, s.c.in("/api/v1", "pods"), "", "ray.io/is-ray-node=yes", out)
 	}

@@ -9,22 +9,6 @@ import (
 	"genrm.dev/genrm/compiler/tree"
 )
 
-// Labels and annotations that the live part reads.
-const (
-	labelManaged    = "app.kubernetes.io/managed-by"
-	labelRun        = "genrm.dev/run"
-	labelExperiment = "genrm.dev/experiment"
-	queueLabel      = "kueue.x-k8s.io/queue-name"
-
-	annotationHash     = "genrm.dev/plan-hash"
-	annotationVersion  = "genrm.dev/version"
-	annotationUser     = "genrm.dev/user"
-	annotationHost     = "genrm.dev/host"
-	annotationName     = "genrm.dev/name"
-	annotationWorkload = "genrm.dev/workload"
-	annotationCreated  = "genrm.dev/created"
-)
-
 var index = regexp.MustCompile(`\[\d+\]`)
 
 // source is the field of the experiment that a field of the object comes from,
