@@ -26,7 +26,7 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	case c.Rehearse, c.Judges != "":
 		return usagef("--rehearse and --judges do not go with target ray yet")
 	}
-	if c.DryRun {
+	if c.DryRun != "" {
 		req, found, err := ray.NewRequest(p)
 		if err != nil {
 			return err

@@ -103,6 +103,8 @@ func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
 	switch run.Target {
 	case string(plan.Ray):
 		return a.rayStatus(run)
+	case string(plan.KubeRay):
+		return a.kubeStatus(run)
 	case string(plan.Slurm):
 	default:
 		return run.Status()
@@ -273,6 +275,9 @@ func (c *endpointCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if run.Target == string(plan.KubeRay) {
+		return c.kuberay(a, run)
+	}
 	if st, err := run.Status(); err != nil {
 		return err
 	} else if st.State.Ended() {
@@ -415,6 +420,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)
+	}
+	if run.Target == string(plan.KubeRay) {
+		return a.stopKube(run, st, quiet, out)
 	}
 	if st.State.Told() {
 		if left := node.Leftovers(run); len(left) == 0 {

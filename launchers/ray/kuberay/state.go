@@ -2,7 +2,6 @@ package kuberay
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
 
@@ -110,7 +110,7 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 		return own, s.run.WriteStatus(own)
 	}
 	if s.object.Kind == "RayService" {
-		s.mergeService(own, service)
+		mergeService(own, service)
 	} else {
 		mergeJob(own, job)
 	}
@@ -308,7 +308,7 @@ func colon(s string) string {
 
 // mergeService puts a RayService into a status. An application that failed does
 // not end the run: its object stays, and KubeRay tries again when it changes.
-func (s *Session) mergeService(own *rundir.Status, service *rayv1.RayService) {
+func mergeService(own *rundir.Status, service *rayv1.RayService) {
 	st := service.Status
 	ready, upgrading := false, false
 	var why string
@@ -651,7 +651,7 @@ func (s *Session) Left(ctx context.Context) bool {
 type Found struct {
 	Info   rundir.Info
 	Object Object
-	State  string // in KubeRay's words
+	Status *rundir.Status
 }
 
 // Files are those of the folder of a run that was found: what the cluster tells.
@@ -672,15 +672,24 @@ func List(ctx context.Context, w Where, env []string, version string) ([]Found, 
 	}
 	var out []Found
 	var refused error
-	for _, kind := range []string{"RayJob", "RayService"} {
-		err := pages(ctx, c, c.in("/apis/ray.io/v1", plural[kind]), url.Values{"labelSelector": {ManagedBy + "=" + Manager + "," + LabelRun}}, func(items []struct {
-			Metadata metav1.ObjectMeta `json:"metadata"`
-			Status   json.RawMessage   `json:"status"`
-		}) {
-			for _, o := range items {
-				out = append(out, c.found(kind, &o.Metadata, o.Status))
+	query := url.Values{"labelSelector": {ManagedBy + "=" + Manager + "," + LabelRun}}
+	errs := []error{
+		pages(ctx, c, c.in("/apis/ray.io/v1", plural["RayJob"]), query, func(items []rayv1.RayJob) {
+			for i := range items {
+				f := c.found("RayJob", &items[i].ObjectMeta)
+				mergeJob(f.Status, &items[i])
+				out = append(out, f)
 			}
-		})
+		}),
+		pages(ctx, c, c.in("/apis/ray.io/v1", plural["RayService"]), query, func(items []rayv1.RayService) {
+			for i := range items {
+				f := c.found("RayService", &items[i].ObjectMeta)
+				mergeService(f.Status, &items[i])
+				out = append(out, f)
+			}
+		}),
+	}
+	for _, err := range errs {
 		switch {
 		case status(err) == http.StatusNotFound, status(err) == http.StatusForbidden:
 			refused = err
@@ -695,7 +704,7 @@ func List(ctx context.Context, w Where, env []string, version string) ([]Found, 
 	return out, nil
 }
 
-func (c *conn) found(kind string, meta *metav1.ObjectMeta, text json.RawMessage) Found {
+func (c *conn) found(kind string, meta *metav1.ObjectMeta) Found {
 	created := meta.CreationTimestamp.UTC()
 	if t, err := time.Parse(time.RFC3339, meta.Annotations[AnnotationCreated]); err == nil {
 		created = t
@@ -706,40 +715,40 @@ func (c *conn) found(kind string, meta *metav1.ObjectMeta, text json.RawMessage)
 			PlanHash: meta.Annotations[AnnotationPlanHash], Version: meta.Annotations[AnnotationVersion], Host: meta.Annotations[AnnotationHost], User: meta.Annotations[AnnotationUser]},
 		Object: Object{Context: c.context, Kubeconfig: c.kubeconfig, Server: c.base, Namespace: c.namespace, Kind: kind, Name: meta.Name, UID: string(meta.UID), Applied: &applied},
 	}
-	var st struct {
-		Job     string `json:"jobStatus"`
-		Deploy  string `json:"jobDeploymentStatus"`
-		Service string `json:"serviceStatus"`
-	}
-	if json.Unmarshal(text, &st) == nil {
-		f.State = strings.Trim(strings.Join([]string{st.Deploy, st.Job, st.Service}, " "), " ")
-	}
+	f.Status = &rundir.Status{RunID: f.Info.ID, Name: f.Info.Name, Workload: f.Info.Workload, Target: f.Info.Target, Attempt: 1, JobID: c.namespace + "/" + meta.Name, Processes: []rundir.Process{}}
 	return f
 }
 
-// Find is the run with an id, or the only one whose id begins so. Its errors are
-// [*rundir.NotFound] where there is none, or several.
-func Find(ctx context.Context, w Where, ref string, env []string, version string) (Found, error) {
-	all, err := List(ctx, w, env, version)
-	if err != nil {
-		return Found{}, err
+// Endpoints are where the judges of a serve run are asked within the cluster: its
+// application, whose model names are the route keys. It is read from the object,
+// so that it is known on every machine.
+func (s *Session) Endpoints(ctx context.Context) (*rundir.Endpoints, error) {
+	service := new(rayv1.RayService)
+	if err := s.c.get(ctx, s.c.rayAPI("RayService", s.object.Name), service); err != nil {
+		return nil, err
 	}
-	missing := &rundir.NotFound{Root: "the namespace", Ref: ref}
-	var hits []Found
-	for _, f := range all {
-		if f.Info.ID == ref {
-			return f, nil
+	var config struct {
+		Applications []struct {
+			Route string `json:"route_prefix"`
+			Args  struct {
+				Models []struct {
+					Loading struct {
+						ID string `json:"model_id"`
+					} `json:"model_loading_config"`
+				} `json:"llm_configs"`
+			} `json:"args"`
+		} `json:"applications"`
+	}
+	if err := yaml.Unmarshal([]byte(service.Spec.ServeConfigV2), &config); err != nil {
+		return nil, fmt.Errorf("serveConfigV2 of %s: %w", s.object, err)
+	}
+	e := &rundir.Endpoints{RunID: s.run.ID}
+	for _, app := range config.Applications {
+		base := s.object.URL() + strings.TrimRight(app.Route, "/")
+		e.Gateway.URL = base
+		for _, m := range app.Args.Models {
+			e.Instances.Set(m.Loading.ID, rundir.Endpoint{URL: base, Model: m.Loading.ID, Engine: "vllm"})
 		}
-		if strings.HasPrefix(f.Info.ID, ref) && ref != "" {
-			hits = append(hits, f)
-			missing.Several = append(missing.Several, f.Info.ID)
-		}
 	}
-	if ref == rundir.Last && len(all) > 0 {
-		return all[len(all)-1], nil
-	}
-	if len(hits) == 1 {
-		return hits[0], nil
-	}
-	return Found{}, missing
+	return e, nil
 }
