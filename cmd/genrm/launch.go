@@ -35,10 +35,10 @@ type launchCmd struct {
 	Kubeconfig  string `placeholder:"FILE" help:"Target kuberay: the kubeconfig. Default: KUBECONFIG, else ~/.kube/config, else the pod's own service account."`
 	Context     string `placeholder:"NAME" help:"Target kuberay: context of the kubeconfig. Default: kuberay.context, else its current one."`
 	Namespace   string `short:"n" placeholder:"NAME" help:"Target kuberay: namespace. Default: kuberay.namespace, else the context's."`
-	Replace  bool   `help:"Served judges on target kuberay: change the object of an earlier run of this experiment in place."`
-	Grows    bool   `help:"Targets ray and kuberay: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
-	Rehearse bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
-	Output   string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
+	Replace     bool   `help:"Served judges on target kuberay: change the object of an earlier run of this experiment in place."`
+	Grows       bool   `help:"Targets ray and kuberay: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
+	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
+	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
 
 func (launchCmd) Help() string {
