@@ -31,9 +31,11 @@ type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
 
-// lookAgain is the wait between two looks at what is not there yet, or not any
+// lookEvery is the wait between two looks at what is not there yet, or not any
 // more.
-const lookAgain = time.Second
+const lookEvery = time.Second
+
+var lookAgain = lookEvery // shorter in a test
 
 // Follow writes the driver's log until the run has ended and all of it is
 // written, or ctx is done. It is what the submitter's pod prints (K8sJobMode,
