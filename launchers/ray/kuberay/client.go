@@ -127,6 +127,9 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig: %w", err)
 	}
+	if u.User != nil {
+		return nil, errors.New("the kubeconfig: the server's address holds a user or password, which would be kept with the run: use users in the kubeconfig")
+	}
 	c.base = strings.TrimRight(u.String(), "/")
 	return c, nil
 }

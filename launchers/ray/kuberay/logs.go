@@ -101,7 +101,18 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 		if err != nil {
 			return false, err
 		}
-		return true, d.Follow(ctx, f.out, lost)
+		during, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go s.whileItRuns(during, cancel)
+		err = d.Follow(during, f.out, lost)
+		var denied *ray.Denied
+		switch {
+		case errors.As(err, &denied):
+			return true, &ErrNoLog{fmt.Sprintf("the log of %s is Ray's own (HTTPMode), and %s may not read it: want get on services/proxy in %s", s.run.ID, s.c.who(), s.object.Namespace)}
+		case during.Err() != nil && ctx.Err() == nil: // its Ray is gone
+			return true, nil
+		}
+		return true, err
 	}
 	selector := submitters(s.object.Name)
 	if job.Spec.SubmissionMode == rayv1.SidecarMode {
@@ -143,6 +154,36 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 	}
 	return over, nil
 }
+
+// theRest is how long Ray's own log is asked for once the run is over: its Ray
+// may be gone.
+const theRest = 15 * time.Second
+
+// whileItRuns ends a following some time after the run.
+func (s *Session) whileItRuns(ctx context.Context, cancel func()) {
+	for {
+		job := new(rayv1.RayJob)
+		err := s.c.get(ctx, s.c.rayAPI("RayJob", s.object.Name), job)
+		st := job.Status.JobDeploymentStatus
+		wait := lookMost
+		over := status(err) == http.StatusNotFound || err == nil && (st == rayv1.JobDeploymentStatusComplete || st == rayv1.JobDeploymentStatusFailed)
+		if over {
+			wait = theRest
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if over {
+			cancel()
+			return
+		}
+	}
+}
+
+// lookMost is the wait between two looks at what is not news.
+const lookMost = 5 * time.Second
 
 func container(p *corev1.Pod, name string) *corev1.ContainerStatus {
 	for i, c := range p.Status.ContainerStatuses {

@@ -20,8 +20,11 @@ func source(p *plan.Plan, field string) string {
 		{"activeDeadlineSeconds", "kuberay.deadline"},
 		{"preRunningDeadlineSeconds", "kuberay.startup_deadline"},
 		{"submissionMode", "kuberay.submissionMode"},
-		{"backoffLimit", "kuberay.backoff"},
+		{"backoffLimit", "kuberay.backoff_limit"},
 		{"suspend", "kuberay.suspend"},
+		{"shutdownAfterJobFinishes", "kuberay.shutdown_after_finish"},
+		{"entrypointNumGpus", "kuberay.entrypoint_num_gpus"},
+		{"entrypointNumCpus", "kuberay.entrypoint_num_cpus"},
 		{"serveConfigV2", "serve.instances"},
 	} {
 		if strings.HasPrefix(plain, s.prefix) {
