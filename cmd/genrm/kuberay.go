@@ -165,6 +165,9 @@ const (
 	lookMost  = 5 * time.Second        // without a sign of change
 )
 
+// settles is how long an application must have failed until that is believed.
+const settles = 15 * time.Second
+
 // removal is how long what belongs to an object may take to go.
 const removal = 3 * time.Minute
 
@@ -192,7 +195,7 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 	}
 	v := &kubeView{out: out, said: map[string]bool{}}
 	changes := s.Changes(ctx)
-	var looked, checked time.Time
+	var looked, checked, failing time.Time
 	var st *rundir.Status
 	for {
 		looked = time.Now()
@@ -212,10 +215,15 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 				return c.endKube(a, run, st, logged, signals, leave, out)
 			case run.Workload == string(plan.Serve) && st.State == rundir.Ready:
 				return c.readyKube(a, run, s, st, out)
-			case kuberay.Failing(st):
+			case !kuberay.Failing(st):
+				failing = time.Time{}
+			case failing.IsZero(): // it may be what was before a change of the object
+				failing = time.Now()
+			case time.Since(failing) > settles:
 				fmt.Fprintf(out, "failed\n  %s stays as it is: `genrm stop %s` removes it, launch --replace changes it\n", s.Object(), run.ID)
 				return exitStatus(exitTarget)
-			case waiting && time.Since(checked) > lookMost:
+			}
+			if waiting && time.Since(checked) > lookMost {
 				checked = time.Now()
 				late, limit, err := s.Overdue(ctx)
 				if err == nil && late {

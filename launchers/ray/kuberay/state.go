@@ -337,9 +337,12 @@ func mergeService(own *rundir.Status, service *rayv1.RayService) {
 	if upgrading {
 		own.JobState += ", UpgradeInProgress"
 	}
-	stale := st.ObservedGeneration < service.Generation
+	stale := st.ObservedGeneration < service.Generation // of the object before its last change
 	var reasons []string
 	for _, part := range []rayv1.RayServiceStatus{st.PendingServiceStatus, st.ActiveServiceStatus} {
+		if stale {
+			break
+		}
 		for _, name := range slices.Sorted(maps.Keys(part.Applications)) {
 			if app := part.Applications[name]; app.Status != rayv1.ApplicationStatusEnum.RUNNING {
 				reasons = append(reasons, "application "+name+": "+app.Status+colon(lastLine(app.Message)))
