@@ -93,7 +93,7 @@ func (l *look) missingNamespace(ctx context.Context) diag.Diagnostic {
 			names = append(names, n.Name)
 		}
 		if hint := diag.DidYouMean(l.c.namespace, names); hint != "" {
-			remedy = hint + "; or " + remedy
+			remedy = hint + " Or: " + remedy
 		}
 	}
 	return l.p.Finding("GRM8421", diag.Error, "kuberay.namespace", fmt.Sprintf("the cluster has no namespace %s", l.c.namespace),
@@ -273,7 +273,7 @@ func (r right) name() string {
 func (l *look) rights(ctx context.Context) (diag.List, error) {
 	main := plural[l.kind()]
 	list := []right{{group: "ray.io", resource: main, verbs: []string{"create", "patch", "get"}},
-		{group: "ray.io", resource: main, verbs: []string{"watch"}, what: "--wait sees changes late"},
+		{group: "ray.io", resource: main, verbs: []string{"watch"}, what: "seeing changes at once"},
 		{group: "ray.io", resource: main, verbs: []string{"delete"}, what: "stop"},
 		{resource: "pods", verbs: []string{"list"}, what: "reasons of pods that do not start, and logs"},
 		{resource: "pods", sub: "log", verbs: []string{"get"}, what: "logs"},
@@ -309,8 +309,7 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 		})
 	}
 	wg.Wait()
-	missing := map[string][]string{} // by what needs it: the verbs and their resource
-	var order []string
+	var needed, useful, lost []string
 	for i, a := range asked {
 		switch {
 		case status(answers[i].err) == http.StatusForbidden:
@@ -318,23 +317,24 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 		case answers[i].err != nil:
 			return nil, answers[i].err
 		case answers[i].ok:
-			continue
+		case a.what == "":
+			needed = append(needed, a.verb+" "+a.name())
+		default:
+			useful = append(useful, a.verb+" "+a.name())
+			if !slices.Contains(lost, a.what) {
+				lost = append(lost, a.what)
+			}
 		}
-		if !slices.Contains(order, a.what) {
-			order = append(order, a.what)
-		}
-		missing[a.what] = append(missing[a.what], a.verb+" "+a.name())
 	}
 	var found diag.List
-	for _, what := range order {
-		verbs := strings.Join(missing[what], ", ")
-		remedy := fmt.Sprintf("bind a role that allows it in %s; kubectl auth can-i --list -n %s shows what there is", l.c.namespace, l.c.namespace)
-		if what == "" {
-			found.Add(l.p.Finding("GRM8424", diag.Error, "kuberay", fmt.Sprintf("not allowed in %s: %s", l.c.namespace, verbs), "A launch makes these objects. Asked as "+l.c.who()+".", remedy))
-		} else {
-			found.Add(l.p.Finding("GRM8424", diag.Warning, "kuberay", fmt.Sprintf("not allowed in %s: %s", l.c.namespace, verbs), "Without it: no "+what+".", remedy))
+	remedy := fmt.Sprintf("bind a role that allows it in %s; kubectl auth can-i --list -n %s shows what there is", l.c.namespace, l.c.namespace)
+	add := func(severity diag.Severity, verbs []string, detail string) {
+		if len(verbs) > 0 {
+			found.Add(l.p.Finding("GRM8424", severity, "kuberay", fmt.Sprintf("not allowed in %s: %s", l.c.namespace, strings.Join(verbs, ", ")), detail+" Asked as "+l.c.who()+".", remedy))
 		}
 	}
+	add(diag.Error, needed, "A launch makes these objects.")
+	add(diag.Warning, useful, "What is lost without it: "+strings.Join(lost, "; ")+".")
 	return found, nil
 }
 
