@@ -181,6 +181,7 @@ func TestMergeJob(t *testing.T) {
 		"submitting":   {rayv1.RayJobStatus{JobDeploymentStatus: rayv1.JobDeploymentStatusRunning}, wanted{rundir.Pending, -1, "being submitted"}},
 		"pending":      {rayv1.RayJobStatus{JobDeploymentStatus: rayv1.JobDeploymentStatusRunning, JobStatus: rayv1.JobStatusPending, Message: "x\ny"}, wanted{rundir.Pending, -1, "starts its driver: x"}},
 		"running":      {rayv1.RayJobStatus{JobDeploymentStatus: rayv1.JobDeploymentStatusRunning, JobStatus: rayv1.JobStatusRunning}, wanted{rundir.Ready, -1, ""}},
+		"no answer":    {rayv1.RayJobStatus{JobDeploymentStatus: rayv1.JobDeploymentStatusRunning, JobStatus: "Failure"}, wanted{rundir.Pending, -1, "being submitted"}},
 		"over in Ray":  {rayv1.RayJobStatus{JobDeploymentStatus: rayv1.JobDeploymentStatusRunning, JobStatus: rayv1.JobStatusSucceeded}, wanted{rundir.Stopping, -1, "waits for its submitter"}},
 		"newer":        {rayv1.RayJobStatus{JobDeploymentStatus: "Later", JobStatus: rayv1.JobStatusRunning}, wanted{rundir.Ready, -1, ""}},
 		"complete":     {rayv1.RayJobStatus{JobDeploymentStatus: rayv1.JobDeploymentStatusComplete, JobStatus: rayv1.JobStatusSucceeded}, wanted{rundir.Succeeded, 0, ""}},

@@ -23,6 +23,7 @@ import (
 
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -244,18 +245,18 @@ func mergeJob(own *rundir.Status, job *rayv1.RayJob) {
 			fail(because(st))
 		}
 	default: // Running, and what later releases add
-		switch st.JobStatus {
-		case rayv1.JobStatusNew:
-			own.State, own.Reason = rundir.Pending, "its Ray cluster is up, and the job is being submitted"
-		case rayv1.JobStatusPending:
+		switch {
+		case st.JobStatus == rayv1.JobStatusPending:
 			own.State, own.Reason = rundir.Pending, "Ray has the job and starts its driver"
 			if m := firstLine(st.Message); m != "" {
 				own.Reason += ": " + m
 			}
-		case rayv1.JobStatusRunning:
+		case st.JobStatus == rayv1.JobStatusRunning:
 			own.State, own.Reason, own.ReadyAt = rundir.Ready, "", own.StartedAt
-		default: // over in Ray; the operator waits for its submitter
+		case rayv1.IsJobTerminal(st.JobStatus):
 			own.State, own.Reason = rundir.Stopping, "the job is over in Ray ("+string(st.JobStatus)+"), and KubeRay waits for its submitter"
+		default: // none, or what the operator takes for one while Ray does not answer
+			own.State, own.Reason = rundir.Pending, "its Ray cluster is up, and the job is being submitted"
 		}
 	}
 }
@@ -468,7 +469,9 @@ func podReasons(p *corev1.Pod) []string {
 		out = append(out, p.Status.Reason+colon(p.Status.Message))
 	}
 	for _, c := range append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...) {
-		if w := c.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		w := c.State.Waiting
+		looping := w != nil && w.Reason == "CrashLoopBackOff" && c.LastTerminationState.Terminated != nil // which says more
+		if w != nil && !looping && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			out = append(out, c.Name+": "+w.Reason+colon(firstLine(w.Message)))
 		}
 		for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
@@ -478,6 +481,9 @@ func podReasons(p *corev1.Pod) []string {
 			text := fmt.Sprintf("%s: ended with status %d", c.Name, t.ExitCode)
 			if t.Reason != "" && t.Reason != "Error" {
 				text += " (" + t.Reason + ")"
+			}
+			if looping {
+				text += fmt.Sprintf(", and is started again and again (%s)", need.Count(int(c.RestartCount), "time"))
 			}
 			out = append(out, text+colon(lastLine(t.Message)))
 			break
@@ -519,7 +525,7 @@ func (s *Session) reasons(ctx context.Context, meta *metav1.ObjectMeta, pods []c
 	for _, e := range list.Items {
 		o := e.InvolvedObject
 		ours := mine[string(o.UID)] || strings.HasPrefix(o.Name, meta.Name) && (o.Kind == "RayCluster" || o.Kind == "Job") && !e.CreationTimestamp.Time.Before(meta.CreationTimestamp.Time)
-		if !ours || o.Kind == "Pod" && (scheduling[o.Name] || e.Reason == "BackOff" || e.Reason == "FailedScheduling") {
+		if !ours || o.Kind == "Pod" && (e.Reason == "BackOff" || e.Reason == "Failed" || scheduling[o.Name] && e.Reason == "FailedScheduling") {
 			continue
 		}
 		if line := strings.ToLower(o.Kind) + " " + o.Name + ": " + e.Reason + colon(firstLine(e.Message)); !slices.Contains(out, line) {
