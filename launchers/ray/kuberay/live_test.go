@@ -384,9 +384,10 @@ func TestRefusals(t *testing.T) {
 // to a second submitter, which repeats what the first has followed.
 func TestFollow(t *testing.T) {
 	stamp := func(i int) string { return fmt.Sprintf("2026-01-02T03:04:%02d.%09dZ ", i/3, i%3*100) } // three lines a second
-	head := []string{submitting + " x", "submitted", submitting + " x"}
+	const submitting = "2026-11-30 00:58:45,638	INFO cli.py:42 -- \x1b[37mJob submission server address\x1b[39m: http://x:8265"
+	head := []string{submitting, "submitted", submitting}
 	lines := append(slices.Clone(head), "one", "one", "zwölf", "", "four")
-	again := append([]string{submitting + " x"}, "one", "one", "zwölf", "", "four", "five")
+	again := append([]string{submitting}, "one", "one", "zwölf", "", "four", "five")
 	text := func(lines []string) string {
 		var b strings.Builder
 		for i, l := range lines {

@@ -299,14 +299,18 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 	}
 }
 
-// submitting begins what `ray job submit` and `ray job logs` print: the log of the
-// driver comes after the second.
-const submitting = "Job submission server address:"
+// begins reports whether a line is what `ray job submit` and `ray job logs` begin
+// with: the log of the driver comes after the second. Source: cli.py of
+// ray/dashboard/modules/job at 2.60.0.
+func begins(line string) bool {
+	head := line[:min(len(line), 120)]
+	return strings.Contains(head, "cli.py:") && strings.Contains(head, "Job submission server address")
+}
 
 // line writes a line, unless a pod before has printed it.
 func (f *podLog) line(text string) error {
 	switch {
-	case f.marks < 2 && strings.HasPrefix(text, submitting):
+	case f.marks < 2 && begins(text):
 		f.marks++
 		f.now, f.at = nil, 0
 	case f.marks > 0:
