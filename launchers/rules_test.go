@@ -29,6 +29,9 @@ func TestTargetRules(t *testing.T) {
 			`serve: instances: quality: {engine: "vllm", model_path: "/m/j", num_gpus: 8}`
 	}
 	gym := func(name, kuberay string) string {
+		if !strings.Contains(kuberay, "image:") {
+			kuberay = `image: "site/rl:1.2.3", ` + kuberay
+		}
 		return fmt.Sprintf("name: %q\nkuberay: {%s}\n", name, kuberay) +
 			`relax: {resource: {actor: [1, 8], rollout: [1, 4]}, rollout_num_gpus: 4, args: {hf_checkpoint: "/m"}, root: "/r"}` + "\ncluster: gpus_per_node: 8\n"
 	}
@@ -54,9 +57,15 @@ func TestTargetRules(t *testing.T) {
 		{"one port short", plan.Local, serve(`local: ports: [30000, 30015]`), []string{"GRM8104"}},
 		{"every block when no target is chosen", "", serve(`local: gpus: [0]` + "\n" + `slurm: nodes: 2`), []string{"GRM8101", "GRM8201"}},
 		{"a block of another target", plan.Local, serve(`slurm: nodes: 2`), nil},
-		{"ray: remote beside local", plan.Ray, serve("") + "\n" + `serve: instances: remote: {engine: "openai", base_url: "https://h/v1", model: "m"}`, []string{"GRM8302"}},
+		{"ray: remote beside local", plan.Ray, serve("") + "\n" + `serve: instances: remote: {engine: "openai", base_url: "https://h/v1", model: "m"}`, nil},
+		{"ray: another vLLM", plan.Ray, serve("") + "\n" + `serve: instances: quality: engine_version: "0.24.0"`, []string{"GRM8302"}},
 		{"ray: sglang", plan.Ray, "name: \"j\"\n" + `serve: instances: q: {engine: "sglang", model_path: "/m/j", num_gpus: 1}`, []string{"GRM8301"}},
-		{"kuberay: a Ray release without a known pin", plan.KubeRay, serve(`kuberay: rayVersion: "2.40.0"`), nil},
+		{"kuberay: a Ray release without a known pin", plan.KubeRay, serve(`kuberay: {image: "site/rl:1.2.3", rayVersion: "2.40.0"}`), []string{"GRM8302"}},
+		{"ray: a Ray release without a known pin", plan.Ray, serve(`ray: version: "2.40.0"`), []string{"GRM8302"}},
+		{"ray: everything that has no place", plan.Ray, serve("") + "\n" + `serve: instances: quality: {extra_args: ["--x"], env: {A: "a$b", B: {file: "/s"}}, image: "a:1", num_gpus_per_engine: 2, engine_config: {dp_size: 2, tool_parser_plugin: "p.py", distributed_executor_backend: "mp"}}`,
+			[]string{"GRM8334", "GRM8335", "GRM8337"}},
+		{"ray: what vLLM's server and Ray agree on", plan.Ray, serve("") + "\n" + `serve: instances: quality: {num_gpus_per_engine: 2, engine_config: {dp_size: 1, distributed_executor_backend: "ray", enable_auto_tool_choice: true, tool_call_parser: "hermes"}}`, nil},
+		{"ray: settings of jobs", plan.Ray, serve(`ray: {metadata: {a: "b"}, working_dir: "."}`), []string{"GRM8337"}},
 		{"kuberay: 40 characters", plan.KubeRay, gym(strings.Repeat("a", 40), ""), nil},
 		{"kuberay: 41 characters", plan.KubeRay, gym(strings.Repeat("a", 41), ""), []string{"GRM8401"}},
 		{"kuberay: dots, case and underscores", plan.KubeRay, gym("Qwen_3.x", ""), nil},
