@@ -53,6 +53,22 @@ func compileServe(e *experiment, w *tree.Value) {
 		e.plan.Cluster.NodesNeeded = 1 // simulators and the gateway need no GPU
 	}
 	s.launch()
+	if e.plan.Target == plan.Ray || e.plan.Target == plan.KubeRay {
+		s.onRay()
+	}
+}
+
+// onRay tells what a Ray Serve application leaves to the gateway.
+func (s *serveRun) onRay() {
+	for _, i := range s.e.plan.Instances {
+		path := tree.Join("serve.instances", i.Key)
+		switch i.Value.Engine {
+		case "vllm":
+			s.e.fact(path+".sampling_config", "sampling defaults are no part of a Ray Serve application: `genrm gateway --run ID` sends them, and who asks the application itself gets vLLM's")
+		case "openai":
+			s.e.fact(path, "nothing is deployed for it: `genrm gateway --run ID` asks it")
+		}
+	}
 }
 
 // gateway settles where the service API listens.

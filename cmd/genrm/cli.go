@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/launchers/ray/kuberay"
 )
 
 // Exit statuses, on which scripts rely. After signal n it is 128+n.
@@ -88,16 +89,18 @@ Exit status: 0 fine, 1 problems in the input, 2 wrong usage, 3 the target failed
 
 // app is what a command may use of the outside world.
 type app struct {
-	ctx    context.Context // ends at a signal
-	kong   *kong.Kong
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	env    []string
-	took   atomic.Bool      // the command takes signals itself, from signal
-	signal chan os.Signal   // see takeSignals
-	grace  atomic.Int64     // nanoseconds that a command may take to end after a signal
-	away   map[string]error // dashboards of Ray that did not answer: of many runs the first is waited for
+	ctx     context.Context // ends at a signal
+	kong    *kong.Kong
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	env     []string
+	took    atomic.Bool      // the command takes signals itself, from signal
+	signal  chan os.Signal   // see takeSignals
+	grace   atomic.Int64     // nanoseconds that a command may take to end after a signal
+	away    map[string]error // dashboards of Ray that did not answer: of many runs the first is waited for
+	where   kuberay.Where    // the same of a run on Kubernetes
+	address string           // by which the cluster of a run is asked now, instead of the one of its launch
 }
 
 // takeSignals hands every further signal to the command, which ends by itself.

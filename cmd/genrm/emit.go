@@ -10,6 +10,7 @@ import (
 
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/ray/kuberay"
 	"genrm.dev/genrm/launchers/slurm"
 )
 
@@ -30,6 +31,7 @@ func (emitCmd) Help() string {
   processes.json  serve: every process with its node and GPUs
   engine-*.sh     serve: one script per engine and node
   job.sbatch      target slurm: the job, which sbatch takes as it is
+  kuberay.yaml    target kuberay: the objects, which kubectl apply takes as they are
   and the files that the command reads, such as gym.yaml
 
 Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none. A file that genrm did not write, or that was edited, is kept; one that an earlier emit wrote into DIR and that is no longer made is removed.
@@ -93,6 +95,11 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 			var job []emit.File
 			job, err = slurm.Files(p)
 			files = append(files, job...)
+		}
+		if err == nil && p.Target == plan.KubeRay {
+			var objects []emit.File
+			objects, err = kuberay.Files(p)
+			files = append(files, objects...)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)

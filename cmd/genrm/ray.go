@@ -26,8 +26,8 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	case c.Rehearse, c.Judges != "":
 		return usagef("--rehearse and --judges do not go with target ray yet")
 	}
-	if c.DryRun {
-		req, found, err := ray.NewRequest(p, "dry-run-000000", 1, version())
+	if c.DryRun != "" {
+		req, found, err := ray.NewRequest(p)
 		if err != nil {
 			return err
 		}
@@ -40,20 +40,16 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	if err != nil {
 		return err
 	}
-	known, err := c.root(a)
+	known, root, err := c.roots(a, p)
 	if err != nil {
 		return err
-	}
-	root := known
-	if stated := p.Cluster.RunRoot; stated != "" && c.Runs == "" {
-		root = stated
 	}
 	block, _ := p.Settings.Get("ray")
 	address, err := ray.Address(c.Address, block, a.getenv)
 	if err != nil {
 		return usagef("%v", err)
 	}
-	run, job, found, err := ray.Launch(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows})
+	run, job, found, err := ray.Launch(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Progress: a.sending()})
 	if e := a.print(found); e != nil {
 		return errors.Join(e, err)
 	}
@@ -72,6 +68,13 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	if c.Output == "json" {
 		out = a.stderr // the result is what is on stdout
 	}
+	for _, u := range job.Uploads {
+		what := "uploaded"
+		if u.There {
+			what = "is there already"
+		}
+		fmt.Fprintf(a.stderr, "%s %s: %d files, %.1f MiB, %s\n", relative(u.Dir), what, u.Files, float64(u.Bytes)/(1<<20), u.URI)
+	}
 	if c.Wait || c.Follow || c.Output != "json" {
 		fmt.Fprintf(out, "job %s, run %s in %s\n", job.ID, run.ID, relative(run.Dir))
 	}
@@ -88,10 +91,29 @@ func (c *launchCmd) ray(a *app, p *plan.Plan) error {
 	return nil
 }
 
+// sending shows how far an upload is, on a terminal.
+func (a *app) sending() func(ray.Upload, int64) {
+	if !a.terminal(a.stderr) {
+		return nil
+	}
+	const width = 30
+	var last time.Time
+	return func(u ray.Upload, sent int64) {
+		if whole := sent == u.Bytes; !whole && time.Since(last) < 100*time.Millisecond {
+			return
+		} else if last = time.Now(); whole {
+			fmt.Fprint(a.stderr, "\r\x1b[K") // the line about it follows
+			return
+		}
+		done := int(sent * width / u.Bytes)
+		fmt.Fprintf(a.stderr, "\r\x1b[K%s [%s%s] %.1f of %.1f MiB", relative(u.Dir), strings.Repeat("=", done), strings.Repeat(" ", width-done), float64(sent)/(1<<20), float64(u.Bytes)/(1<<20))
+	}
+}
+
 // followRay shows how a job gets on and what its driver prints, until it has
 // ended. A signal leaves it alone: it is Ray's now.
 func (c *launchCmd) followRay(a *app, run *rundir.Run, out io.Writer) error {
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}
@@ -187,7 +209,7 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 		st, err := s.Status(ctx)
 		var gone *ray.Unreachable
 		switch {
-		case err == nil && st.State.Ended():
+		case err == nil && st.State.Told():
 			return st, nil
 		case err != nil && !errors.As(err, &gone):
 			return nil, err
@@ -202,10 +224,10 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 
 // rayStatus is how a run on Ray is.
 func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
-	if st, err := run.Status(); err != nil || st.State.Ended() {
+	if st, err := run.Status(); err != nil || st.State.Told() {
 		return st, err // it needs no cluster, and no token
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return nil, targetError{err}
 	}
@@ -227,13 +249,13 @@ func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
 const stopGrace = 3 * time.Minute
 
 func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool) error {
-	if st.State.Ended() {
+	if st.State.Told() {
 		if !quiet {
 			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
 		}
 		return nil
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return err
 	}
@@ -250,7 +272,7 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 	if c.Process != "" && c.Process != "driver" || c.Node > 0 {
 		return fmt.Errorf("%s has the log of its driver alone: Ray's workers log on their nodes", run.ID)
 	}
-	s, err := ray.Open(run, a.env, version())
+	s, err := ray.Open(run, a.address, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}

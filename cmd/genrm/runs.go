@@ -46,6 +46,7 @@ func (f rootFlag) root(a *app) (string, error) {
 type runFlags struct {
 	Ref string `arg:"" optional:"" name:"run" default:"@last" help:"Id of the run, the beginning of one, or @last."`
 	rootFlag
+	clusterFlags
 }
 
 func (f runFlags) open(a *app) (*rundir.Run, error) {
@@ -53,7 +54,7 @@ func (f runFlags) open(a *app) (*rundir.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rundir.Find(root, f.Ref)
+	return a.find(root, f.Ref, f.clusterFlags)
 }
 
 // report is a run for scripts: its status, and where it lies.
@@ -76,6 +77,7 @@ Examples:
 
   genrm status
   genrm status quickstart-2026 -o json
+  genrm status training-2026 --address http://ray-head:8265
 
 Exit status: 0, whatever the state; 1 no such run.`
 }
@@ -101,6 +103,8 @@ func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
 	switch run.Target {
 	case string(plan.Ray):
 		return a.rayStatus(run)
+	case string(plan.KubeRay):
+		return a.kubeStatus(run)
 	case string(plan.Slurm):
 	default:
 		return run.Status()
@@ -197,19 +201,24 @@ func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return lin
 
 type listCmd struct {
 	rootFlag
+	clusterFlags
 	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text or json."`
 }
 
 func (listCmd) Help() string {
-	return `Lists the runs of the folder of runs, the newest last.
+	return `Lists the runs of the folder of runs, the newest last; with --address those of a cluster, whoever launched them.
 
 Examples:
 
   genrm list
+  genrm list --address http://ray-head:8265
   genrm list --runs /shared/runs -o json`
 }
 
 func (c *listCmd) Run(a *app) error {
+	if c.named() {
+		return c.remote(a)
+	}
 	root, err := c.root(a)
 	if err != nil {
 		return err
@@ -266,6 +275,9 @@ func (c *endpointCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if run.Target == string(plan.KubeRay) {
+		return c.kuberay(a, run)
+	}
 	if st, err := run.Status(); err != nil {
 		return err
 	} else if st.State.Ended() {
@@ -320,6 +332,7 @@ func endpointText(out io.Writer, e *rundir.Endpoints) error {
 type stopCmd struct {
 	Refs []string `arg:"" optional:"" name:"run" help:"Ids of runs, beginnings of them, or @last (the default)."`
 	rootFlag
+	clusterFlags
 	All    bool   `help:"Every run that has not ended."`
 	Output string `short:"o" enum:"text,json" default:"text" help:"Form: text, or json: the status of each run afterwards, in a list."`
 }
@@ -345,6 +358,8 @@ func (c *stopCmd) Run(a *app) error {
 	switch {
 	case c.All && len(c.Refs) > 0:
 		return usagef("--all names every run: leave the others out")
+	case c.All && c.named():
+		return usagef("--all ends the runs of the folder of runs: name those of a cluster one by one")
 	case c.All:
 		if runs, err = rundir.List(root); err != nil {
 			return err
@@ -354,7 +369,7 @@ func (c *stopCmd) Run(a *app) error {
 		c.Refs = []string{rundir.Last}
 	}
 	for _, ref := range c.Refs {
-		run, err := rundir.Find(root, ref)
+		run, err := a.find(root, ref, c.clusterFlags)
 		if err != nil {
 			return err
 		}
@@ -405,6 +420,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)
+	}
+	if run.Target == string(plan.KubeRay) {
+		return a.stopKube(run, st, quiet, out)
 	}
 	if st.State.Told() {
 		if left := node.Leftovers(run); len(left) == 0 {

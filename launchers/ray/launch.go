@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -32,6 +34,9 @@ type Options struct {
 	Env     []string // of the caller
 	Version string   // of genrm
 	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
+
+	// Progress is told how much of an upload is sent; nil tells nobody.
+	Progress func(u Upload, sent int64)
 }
 
 // Job is ray.json of a run: the job that runs it.
@@ -39,6 +44,7 @@ type Job struct {
 	ID        string     `json:"submission_id"`
 	Address   string     `json:"address"`
 	Submitted *time.Time `json:"submitted"` // null until Ray has said that it has the job
+	Uploads   []Upload   `json:"uploads,omitempty"`
 }
 
 // JobFile is where a run keeps its [Job].
@@ -47,7 +53,7 @@ const JobFile = "ray.json"
 // Request is what POST /api/jobs/ is given.
 type Request struct {
 	Entrypoint   string             `json:"entrypoint"`
-	SubmissionID string             `json:"submission_id"`
+	SubmissionID string             `json:"submission_id,omitempty"`
 	RuntimeEnv   map[string]any     `json:"runtime_env,omitempty"`
 	Metadata     map[string]string  `json:"metadata"`
 	CPUs         *float64           `json:"entrypoint_num_cpus,omitempty"`
@@ -69,15 +75,11 @@ func SubmissionID(runID string, attempt int) (string, error) {
 	return id, nil
 }
 
-// NewRequest makes the request of a run's job, and what there is to say about
-// it. It needs no cluster.
-func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Request, diag.List, error) {
+// NewRequest makes the request of a run's job, as far as the plan tells, and what
+// there is to say about it. It needs no cluster; see [Request.For].
+func NewRequest(p *plan.Plan) (Request, diag.List, error) {
 	var l diag.List
 	s, _ := p.Settings.Get("ray")
-	id, err := SubmissionID(runID, attempt)
-	if err != nil {
-		return Request{}, nil, err
-	}
 	line, err := Entrypoint(p)
 	if err != nil {
 		return Request{}, nil, err
@@ -86,13 +88,13 @@ func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Reques
 	if err != nil {
 		return Request{}, nil, err
 	}
-	r := Request{Entrypoint: line, SubmissionID: id, Metadata: map[string]string{}}
+	r := Request{Entrypoint: line, Metadata: map[string]string{}}
 	if m := s.Field("metadata"); m.OK() {
 		for _, f := range m.Fields {
 			r.Metadata[f.Name] = f.Value.Text
 		}
 	}
-	r.Metadata["genrm_run_id"], r.Metadata["genrm_plan_hash"], r.Metadata["genrm_version"] = runID, hash, version
+	r.Metadata[metaHash] = hash
 	if v, ok := s.Field("entrypoint_num_cpus").AsFloat(); ok {
 		r.CPUs = &v
 	}
@@ -110,6 +112,19 @@ func NewRequest(p *plan.Plan, runID string, attempt int, version string) (Reques
 	}
 	r.RuntimeEnv = runtime(p, s, &l)
 	return r, l, nil
+}
+
+// For is the request of an attempt of a run: with its id, and with what finds and
+// tells the run from any machine.
+func (r Request) For(run rundir.Info, attempt int) (Request, error) {
+	var err error
+	if r.SubmissionID, err = SubmissionID(run.ID, attempt); err != nil {
+		return Request{}, err
+	}
+	r.Metadata = maps.Clone(r.Metadata)
+	maps.Copy(r.Metadata, map[string]string{metaRun: run.ID, metaVersion: run.Version, metaName: run.Name, metaWorkload: run.Workload,
+		metaUser: run.User, metaHost: run.Host, metaCreated: run.Created.Format(time.RFC3339Nano)})
+	return r, nil
 }
 
 // runtime is the runtime environment: the user's, and the variables of the plan,
@@ -142,30 +157,13 @@ func runtime(p *plan.Plan, s *tree.Value, l *diag.List) map[string]any {
 	if len(vars) > 0 {
 		env["env_vars"] = vars
 	}
+	if dir, ok := s.Field("working_dir").AsString(); ok { // the package's URI once it is uploaded
+		env["working_dir"] = dir
+	}
 	if len(env) == 0 {
 		return nil
 	}
 	return env
-}
-
-// uploads reports what would have to be uploaded.
-func uploads(p *plan.Plan, s *tree.Value) diag.List {
-	var l diag.List
-	refuse := func(path string) {
-		l.Add(p.Finding("GRM8325", diag.Error, path, "a local folder is not uploaded yet", "genrm sends the command and the files that it makes itself; Ray's REST API takes nothing but URIs here.",
-			"put the folder on the nodes and name it by relax.root, or give ray.runtime_env.working_dir a URI such as s3://bucket/code.zip"))
-	}
-	if s.Field("working_dir").OK() {
-		refuse("ray.working_dir")
-	}
-	local := func(v *tree.Value) bool { t, ok := v.AsString(); return ok && !strings.Contains(t, "://") }
-	if local(s.Lookup("runtime_env", "working_dir")) {
-		refuse("ray.runtime_env.working_dir")
-	}
-	if m := s.Lookup("runtime_env", "py_modules"); m.OK() && slices.ContainsFunc(m.Items, local) {
-		refuse("ray.runtime_env.py_modules")
-	}
-	return l
 }
 
 // cluster is what a live Ray says of itself.
@@ -322,8 +320,7 @@ func numbers(s string) []int {
 // there is a run if Ray may have got the job nevertheless.
 func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
 	s, _ := o.Plan.Settings.Get("ray")
-	found = uploads(o.Plan, s)
-	h, err := headers(s, environment(o.Env))
+	h, err := headers(s, bind.Getenv(o.Env))
 	var no *unset
 	switch {
 	case errors.As(err, &no):
@@ -331,13 +328,21 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	case err != nil:
 		return nil, nil, nil, err
 	}
-	id := rundir.NewID(o.Plan.Name, time.Now())
-	req, notes, err := NewRequest(o.Plan, id, 1, o.Version)
+	req, notes, err := NewRequest(o.Plan)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	found = append(found, notes...)
-	if found.HasErrors() {
+	folders, notes, err := uploads(o.Plan, o.WorkDir)
+	defer func() {
+		for _, u := range folders {
+			u.pack.close()
+		}
+	}()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if found = append(found, notes...); found.HasErrors() {
 		return nil, nil, found, nil
 	}
 	c := newClient(o.Address, h, o.Version)
@@ -356,10 +361,28 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
 		return nil, nil, found, nil
 	}
-	if run, err = freeze(o, id, req); err != nil {
+	job = &Job{Address: o.Address}
+	for _, u := range folders {
+		err := c.send(ctx, u, o.Progress)
+		var refused *answered
+		switch {
+		case errors.As(err, &refused):
+			found.Add(o.Plan.Finding("GRM8325", diag.Error, u.Field, "the Ray cluster does not take the folder", refused.Error(), ignoreRemedy))
+			return nil, nil, found, nil
+		case err != nil:
+			return nil, nil, nil, err
+		}
+		u.set(req.RuntimeEnv, u.URI)
+		job.Uploads = append(job.Uploads, u.Upload)
+	}
+	info := newInfo(o)
+	if req, err = req.For(info, 1); err != nil {
 		return nil, nil, nil, err
 	}
-	job = &Job{ID: req.SubmissionID, Address: o.Address}
+	if run, err = freeze(o, info, req); err != nil {
+		return nil, nil, nil, err
+	}
+	job.ID = req.SubmissionID
 	if err = run.Write(JobFile, job); err == nil {
 		err = c.submit(ctx, req)
 	}
@@ -391,7 +414,7 @@ func (c *client) submit(ctx context.Context, r Request) error {
 		case errors.As(err, &no) && no.status == http.StatusInternalServerError, errors.As(err, &gone):
 			have, e := c.job(ctx, r.SubmissionID)
 			if e == nil {
-				if have.Metadata["genrm_run_id"] != r.Metadata["genrm_run_id"] || have.Entrypoint != r.Entrypoint {
+				if have.Metadata[metaRun] != r.Metadata[metaRun] || have.Entrypoint != r.Entrypoint {
 					return fmt.Errorf("the Ray cluster has another job with the id %s", r.SubmissionID)
 				}
 				return nil
@@ -420,10 +443,16 @@ func (c *client) submit(ctx context.Context, r Request) error {
 // positionsFile keeps the places of fields in the user's file.
 const positionsFile = "positions.json"
 
-func freeze(o Options, id string, req Request) (*rundir.Run, error) {
-	bare := *o.Plan
-	bare.Diagnostics = nil
-	text, err := bare.JSON()
+// newInfo is what a new run is.
+func newInfo(o Options) rundir.Info {
+	host, _ := os.Hostname()
+	now := time.Now().UTC()
+	return rundir.Info{ID: rundir.NewID(o.Plan.Name, now), Name: o.Plan.Name, Workload: string(o.Plan.Workload), Target: string(plan.Ray), Created: now,
+		Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir}
+}
+
+func freeze(o Options, info rundir.Info, req Request) (*rundir.Run, error) {
+	text, err := o.Plan.Frozen()
 	if err != nil {
 		return nil, err
 	}
@@ -440,33 +469,19 @@ func freeze(o Options, id string, req Request) (*rundir.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	hash, err := o.Plan.Hash()
-	if err != nil {
+	if info.PlanHash, err = o.Plan.Hash(); err != nil {
 		return nil, err
 	}
-	host, _ := os.Hostname()
-	name := strconv.Itoa(os.Getuid())
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	return rundir.Create(root, rundir.Info{ID: id, Name: o.Plan.Name, Workload: string(o.Plan.Workload), Target: string(plan.Ray), Created: time.Now().UTC(),
-		PlanHash: hash, Version: o.Version, Host: host, User: name, WorkDir: o.WorkDir}, files)
+	return rundir.Create(root, info, files)
 }
 
-func environment(env []string) func(string) string {
-	return func(name string) string {
-		for _, e := range slices.Backward(env) {
-			if v, ok := strings.CutPrefix(e, name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
-}
-
-// readPlan reads the plan of a run.
+// readPlan reads the plan of a run, which is nil for one that was launched from
+// another machine.
 func readPlan(run *rundir.Run) (*plan.Plan, error) {
 	data, err := os.ReadFile(run.Path(rundir.PlanFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -142,9 +142,16 @@ func TestRuntime(t *testing.T) {
 		{Key: "GIVEN", Value: plan.EnvValue{Text: "ours"}},
 	}}}
 	p.Settings.Set("ray", block(t, `{"runtime_env": {"env_vars": {"GIVEN": "theirs"}, "pip": ["a"]}, "metadata": {"team": "x"}, "entrypoint_num_gpus": 0.5}`))
-	r, found, err := NewRequest(p, "run", 1, "v")
+	r, found, err := NewRequest(p)
 	if err != nil {
 		t.Fatal(err)
+	}
+	bare := r
+	if r, err = r.For(rundir.Info{ID: "run"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if bare.Metadata["genrm_run_id"] != "" || bare.SubmissionID != "" {
+		t.Errorf("the request without a run is %+v", bare)
 	}
 	got, err := json.Marshal(r.RuntimeEnv)
 	if want := `{"env_vars":{"GIVEN":"theirs","PLAIN":"{rank} it's"},"pip":["a"]}`; string(got) != want || err != nil {

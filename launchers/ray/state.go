@@ -12,6 +12,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -49,18 +51,26 @@ type Session struct {
 }
 
 // Open prepares the access; it asks nothing yet. Secrets of ray.headers and the
-// token are read from env.
-func Open(run *rundir.Run, env []string, version string) (*Session, error) {
+// token are read from env; of a run that was launched from another machine the
+// headers are not known, and the token is what env has. An address goes before
+// the one by which the run was launched: that may be another one from here.
+func Open(run *rundir.Run, address string, env []string, version string) (*Session, error) {
 	s := &Session{run: run}
 	if err := run.Read(JobFile, &s.job); err != nil {
 		return nil, err
+	}
+	if address != "" {
+		s.job.Address = address
 	}
 	p, err := readPlan(run)
 	if err != nil {
 		return nil, err
 	}
-	block, _ := p.Settings.Get("ray")
-	h, err := headers(block, environment(env))
+	var block *tree.Value
+	if p != nil {
+		block, _ = p.Settings.Get("ray")
+	}
+	h, err := headers(block, bind.Getenv(env))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +85,7 @@ func (s *Session) Address() string { return s.job.Address }
 // was seen, even if the cluster is gone by then.
 func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 	own, err := s.run.Status()
-	if err != nil || own.State.Ended() {
+	if err != nil || own.State.Told() {
 		return own, err
 	}
 	own.JobID = s.job.ID
@@ -95,7 +105,7 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 		return own, err
 	}
 	merge(own, r)
-	if own.State.Ended() {
+	if own.State.Told() {
 		return own, s.run.WriteStatus(own)
 	}
 	return own, nil

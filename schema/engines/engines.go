@@ -30,6 +30,8 @@ var (
 	sglang0515post1 string
 	//go:embed vllm-0.24.0.jsonl
 	vllm0240 string
+	//go:embed vllm-0.29.0.jsonl
+	vllm0290 string
 )
 
 // releases lists every catalogue, oldest first within an engine.
@@ -37,6 +39,7 @@ var releases = []*Catalogue{
 	{Engine: "relax", Version: "guide", lines: relaxGuide},
 	{Engine: "sglang", Version: "0.5.15.post1", lines: sglang0515post1},
 	{Engine: "vllm", Version: "0.24.0", lines: vllm0240},
+	{Engine: "vllm", Version: "0.29.0", lines: vllm0290},
 }
 
 // Catalogue holds the options of one release of one program.

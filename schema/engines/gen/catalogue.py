@@ -196,7 +196,10 @@ def says_deprecated(option):
 
 
 def plain(value):
-    """A default or a choice as JSON. None for what has no such form: a config object that the program builds."""
+    """A default or a choice as JSON. None for what has no such form: a config object that the program builds, or the
+    mark that it puts where nothing was given."""
+    if type(value).__name__ == "_UnsetType":  # vllm/engine/arg_utils.py of 0.29.0: None is a value of that flag
+        return None
     if value == argparse.SUPPRESS or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         return None
     if isinstance(value, enum.Enum):

@@ -23,14 +23,23 @@ def parser_of(engine):
 
 def vllm():
     # vLLM reads the command line while it is imported, to decide whether it collects help sentences, and asks its
-    # platform for a device while it builds the parser. The release's own CPU platform answers; with the CUDA
-    # platform and stubs for its compiled modules the options of 0.24.0 are the same.
+    # platform for a device while it builds the parser: of 0.29.0, "cuda" is a choice of --mm-processor-device on CUDA
+    # alone. So the platform says that it is CUDA, which is where the judges run, and does nothing else of it: the
+    # options of 0.29.0 are otherwise those of the release's own CPU platform, and those of 0.24.0 the same on both.
     sys.argv = ["vllm", "serve", "--help=all"]
     import vllm.platforms
-    from vllm.platforms.cpu import CpuPlatform
+    from vllm.platforms.interface import Platform, PlatformEnum
 
-    vllm.platforms._current_platform = CpuPlatform()
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    class Cuda(Platform):
+        _enum = PlatformEnum.CUDA
+        device_name = device_type = "cuda"
+        dispatch_key = "CUDA"
+
+    vllm.platforms._current_platform = Cuda()
+    try:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser  # where 0.29.0 has it
+    except ModuleNotFoundError:
+        from vllm.entrypoints.openai.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     # As `vllm serve` puts them together. The outer parser rewrites the command line before the inner one reads it.
