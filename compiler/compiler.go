@@ -138,6 +138,9 @@ func (e *experiment) checkTargets(opts Options) {
 		if c.Target() == e.plan.Target || e.plan.Target == "" && block {
 			e.diags = append(e.diags, c.Check(e.plan)...)
 		}
+		if t, ok := c.(plan.Teller); ok && c.Target() == e.plan.Target && !e.diags.HasErrors() {
+			e.plan.Facts = append(e.plan.Facts, t.Facts(e.plan)...)
+		}
 	}
 }
 

@@ -29,6 +29,9 @@ func TestTargetRules(t *testing.T) {
 			`serve: instances: quality: {engine: "vllm", model_path: "/m/j", num_gpus: 8}`
 	}
 	gym := func(name, kuberay string) string {
+		if !strings.Contains(kuberay, "image:") {
+			kuberay = `image: "site/rl:1.2.3", ` + kuberay
+		}
 		return fmt.Sprintf("name: %q\nkuberay: {%s}\n", name, kuberay) +
 			`relax: {resource: {actor: [1, 8], rollout: [1, 4]}, rollout_num_gpus: 4, args: {hf_checkpoint: "/m"}, root: "/r"}` + "\ncluster: gpus_per_node: 8\n"
 	}
@@ -56,7 +59,7 @@ func TestTargetRules(t *testing.T) {
 		{"a block of another target", plan.Local, serve(`slurm: nodes: 2`), nil},
 		{"ray: remote beside local", plan.Ray, serve("") + "\n" + `serve: instances: remote: {engine: "openai", base_url: "https://h/v1", model: "m"}`, []string{"GRM8302"}},
 		{"ray: sglang", plan.Ray, "name: \"j\"\n" + `serve: instances: q: {engine: "sglang", model_path: "/m/j", num_gpus: 1}`, []string{"GRM8301"}},
-		{"kuberay: a Ray release without a known pin", plan.KubeRay, serve(`kuberay: rayVersion: "2.40.0"`), nil},
+		{"kuberay: a Ray release without a known pin", plan.KubeRay, serve(`kuberay: {image: "site/rl:1.2.3", rayVersion: "2.40.0"}`), nil},
 		{"kuberay: 40 characters", plan.KubeRay, gym(strings.Repeat("a", 40), ""), nil},
 		{"kuberay: 41 characters", plan.KubeRay, gym(strings.Repeat("a", 41), ""), []string{"GRM8401"}},
 		{"kuberay: dots, case and underscores", plan.KubeRay, gym("Qwen_3.x", ""), nil},

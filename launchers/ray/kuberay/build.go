@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -62,16 +61,19 @@ type builder struct {
 	shape   shape
 	rayV    string      // Ray release, "" if nothing tells it
 	facts   []plan.Fact // what the user's templates replace
+
+	tolerations []corev1.Toleration
+	volumes     []corev1.Volume
+	mounts      []corev1.VolumeMount
 }
 
 // shape is what pods a run has.
 type shape struct {
-	gpus       int // of the head
-	workers    int // pods
-	perWorker  int // GPUs of each
-	used       int // GPUs that the run holds, as far as the plan tells
-	extraHead  bool
-	fullWorker bool // workers are whole nodes
+	gpus      int  // of the head
+	workers   int  // pods
+	perWorker int  // GPUs of each
+	used      int  // GPUs that the run holds, as far as the plan tells
+	first     bool // the head stands in for the first of the workers
 }
 
 func build(p *plan.Plan, run Run) (*builder, error) {
@@ -83,6 +85,9 @@ func build(p *plan.Plan, run Run) (*builder, error) {
 			b.secrets[f.Name] = secretKey{name, key}
 		}
 	}
+	b.tolerations = decode[corev1.Toleration](b, "tolerations")
+	b.volumes = decode[corev1.Volume](b, "volumes")
+	b.mounts = decode[corev1.VolumeMount](b, "volume_mounts")
 	b.rayV = b.rayVersion()
 	b.shape = b.pods()
 	if p.Workload == plan.Serve {
@@ -126,18 +131,37 @@ func (b *builder) pods() shape {
 	case n == 1 && !stated && s.used < c.GPUsPerNode, n == 1 && p.Workload != plan.Gym:
 		s.perWorker = min(s.used, c.GPUsPerNode)
 	default:
-		s.perWorker, s.fullWorker = c.GPUsPerNode, true
+		s.perWorker = c.GPUsPerNode
 	}
 	s.workers = n
-	if own := b.s.Size("head_gpus"); own > 0 {
-		s.gpus = own
-		if own >= s.perWorker && n > 0 { // the head is the first node
-			s.workers--
-		} else {
-			s.extraHead = true
-		}
+	s.gpus = b.headGPUs()
+	if s.gpus > 0 && n > 0 && s.gpus >= s.perWorker {
+		s.first = true
+		s.workers--
 	}
 	return s
+}
+
+// headGPUs is what head_gpus, or the head's template, gives the head.
+func (b *builder) headGPUs() int {
+	if v := b.s.Field("head_gpus"); v != nil {
+		return b.s.Size("head_gpus")
+	}
+	items := b.s.Lookup("head", "spec", "containers")
+	if !items.OK() {
+		return 0
+	}
+	for _, c := range items.Items {
+		if name, _ := c.Field("name").AsString(); name != HeadContainer {
+			continue
+		}
+		if v := c.Lookup("resources", "limits", string(b.gpuResource())); v.OK() {
+			if q, err := resource.ParseQuantity(v.Text); err == nil {
+				return int(q.Value())
+			}
+		}
+	}
+	return 0
 }
 
 func (b *builder) meta() metav1.ObjectMeta {
@@ -166,6 +190,25 @@ func (b *builder) meta() metav1.ObjectMeta {
 	return m
 }
 
+// maxWord is the longest argument or variable that Linux gives to a program.
+// Source: MAX_ARG_STRLEN, less the byte that ends it.
+const maxWord = 128<<10 - 1
+
+// lengths reports words and variables that no program can be given.
+func (b *builder) lengths() {
+	long := func(path, what string, n int) {
+		if n > maxWord {
+			b.add("GRM8413", diag.Error, path, fmt.Sprintf("%s has %d bytes, and Linux hands a program at most %d", what, n, maxWord), "", "put the value into a file on a volume (kuberay.volumes)")
+		}
+	}
+	for i, a := range b.p.Launch.Argv {
+		long(string(b.p.Workload), fmt.Sprintf("word %d of the command", i+1), len(a))
+	}
+	for _, e := range b.cmd.pods {
+		long(tree.Join(string(b.p.Workload)+".env", e.name), e.name, len(e.name)+1+len(e.text))
+	}
+}
+
 // configMap holds the run's files.
 func (b *builder) configMap() {
 	data, binary := map[string]string{}, map[string][]byte{}
@@ -191,11 +234,7 @@ func (b *builder) configMap() {
 		b.add("GRM8413", diag.Error, string(b.p.Workload), fmt.Sprintf("the run's files have %d bytes, and a ConfigMap holds %d", size, maxConfigMap),
 			"The command and the files that it reads reach the pods by a ConfigMap.", "put long values into files on a volume (kuberay.volumes)")
 	}
-	m := b.meta()
-	if q := m.Labels[LabelQueue]; q != "" {
-		delete(m.Labels, LabelQueue)
-	}
-	b.objects.ConfigMap = &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: m}
+	b.objects.ConfigMap = &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: b.meta()}
 	if len(data) > 0 {
 		b.objects.ConfigMap.Data = data
 	}
@@ -229,6 +268,7 @@ func (b *builder) job() error {
 	if b.cmd, err = start(b.p, b.secrets); err != nil {
 		return err
 	}
+	b.lengths()
 	b.configMap()
 	cluster := b.cluster()
 	spec := rayv1.RayJobSpec{
@@ -271,7 +311,7 @@ func (b *builder) job() error {
 		}
 	}
 	if spec.SubmissionMode == rayv1.K8sJobMode {
-		spec.SubmitterPodTemplate = b.submitter()
+		spec.SubmitterPodTemplate = b.submitter(cluster.HeadGroupSpec.Template.Spec.Containers[0].Image)
 	}
 	b.objects.RayJob = &rayv1.RayJob{TypeMeta: metav1.TypeMeta{APIVersion: rayv1.GroupVersion.String(), Kind: "RayJob"}, ObjectMeta: b.queued(), Spec: spec}
 	return nil
@@ -398,6 +438,8 @@ func (b *builder) podTemplate(name string, gpus int, head bool) corev1.PodTempla
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "genrm", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: m.Name}}}})
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "genrm", MountPath: filesDir, ReadOnly: true})
 	}
+	spec.Volumes = append(spec.Volumes, b.volumes...)
+	c.VolumeMounts = append(c.VolumeMounts, b.mounts...)
 	spec.Containers = []corev1.Container{c}
 	b.scheduling(&spec)
 	return corev1.PodTemplateSpec{Spec: spec}
@@ -412,6 +454,7 @@ func (b *builder) scheduling(spec *corev1.PodSpec) {
 			spec.NodeSelector[f.Name] = f.Value.Text
 		}
 	}
+	spec.Tolerations = slices.Clone(b.tolerations)
 	if v := b.s.Field("image_pull_secrets"); v.OK() {
 		for _, item := range v.Items {
 			spec.ImagePullSecrets = append(spec.ImagePullSecrets, corev1.LocalObjectReference{Name: item.Text})
@@ -458,13 +501,12 @@ func (b *builder) env() []corev1.EnvVar {
 // submitter is the pod that submits the job. The operator's own would have
 // neither the account nor the pull secrets, so a registry or a node that needs
 // them refuses it.
-func (b *builder) submitter() *corev1.PodTemplateSpec {
+func (b *builder) submitter(image string) *corev1.PodTemplateSpec {
 	var spec corev1.PodSpec
 	b.scheduling(&spec)
 	if spec.ServiceAccountName == "" && len(spec.NodeSelector)+len(spec.ImagePullSecrets)+len(spec.Tolerations) == 0 {
 		return nil
 	}
-	image, _ := b.s.Field("image").AsString()
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	list := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
@@ -475,11 +517,3 @@ func (b *builder) submitter() *corev1.PodTemplateSpec {
 	}}
 	return &corev1.PodTemplateSpec{Spec: spec}
 }
-
-// template is replaced by the user's merged over it.
-func (b *builder) template(_ string, generated corev1.PodTemplateSpec) corev1.PodTemplateSpec {
-	return generated
-}
-
-// lines joins the lines of an operator's message to one.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -101,7 +101,7 @@ func start(p *plan.Plan, secrets map[string]secretKey) (command, error) {
 			}
 		}
 	}
-	var words []string
+	var words, bare []string
 	simple := true
 	for i, a := range p.Launch.Argv {
 		parts, plain, err := w.parts(a)
@@ -112,11 +112,12 @@ func start(p *plan.Plan, secrets map[string]secretKey) (command, error) {
 		if err != nil {
 			return c, fmt.Errorf("word %d: %w", i+1, err)
 		}
-		simple = simple && plain && plainWord.MatchString(text(parts)) && (i > 0 || !strings.Contains(word, "="))
-		words = append(words, word)
+		literal := text(parts)
+		simple = simple && plain && plainWord.MatchString(literal) && (i > 0 || !strings.Contains(literal, "="))
+		words, bare = append(words, word), append(bare, literal)
 	}
 	if simple && len(w.reads) == 0 && len(exports) == 0 && p.Launch.WorkDir == "" {
-		c.entrypoint = strings.Join(words, " ")
+		c.entrypoint = strings.Join(bare, " ")
 		return c, nil
 	}
 	hash, err := p.Hash()
