@@ -12,8 +12,9 @@ kubelet.py log NAMESPACE/GLOB [CONTAINER]
 kubelet.py mode hold|run
 kubelet.py relay PORT=PORT...  hands what comes in at the pods' ports on to ports here
 
-A pod of Ray that runs is but its status: its address leads to the Ray of the rig, if there is one. Each other pod runs
-as a process, in the rig's namespaces and with Ray's programs in its path.
+A pod of Ray that runs is but its status: its address leads to the Ray of the rig, if there is one, and what it mounts of
+config maps below /etc is written there. Each other pod runs as a process, in the rig's namespaces and with Ray's programs
+in its path.
 
 GENRM_KUBE_RIG is the folder of the rig. All times are UTC.
 """
@@ -199,6 +200,7 @@ def event(pod, container, kind, reason, message):
 
 def start(pod):
     """Lets the pod run: as a status alone where it is Ray's, else as a process of its first container."""
+    files(pod)
     if pod["metadata"].get("labels", {}).get("ray.io/node-type") in ("head", "worker"):
         put(pod, "run")
         return
@@ -225,6 +227,18 @@ def start(pod):
         return
     processes[pod["metadata"]["uid"]] = process
     threading.Thread(target=follow, args=(pod, process, log), daemon=True).start()
+
+
+def files(pod):
+    """Writes what the pod mounts of config maps below /etc, which is the rig's own."""
+    maps = {v["name"]: v["configMap"]["name"] for v in pod["spec"].get("volumes", []) if "configMap" in v}
+    for container in pod["spec"]["containers"]:
+        for mount in container.get("volumeMounts", []):
+            path = pathlib.Path(mount["mountPath"])
+            if mount["name"] in maps and path.is_relative_to("/etc"):
+                path.mkdir(parents=True, exist_ok=True)
+                for name, text in data(pod["metadata"]["namespace"], "configmaps", maps[mount["name"]]).items():
+                    (path / name).write_text(text)
 
 
 def follow(pod, process, log):
