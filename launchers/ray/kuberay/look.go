@@ -774,7 +774,7 @@ func (l *look) operator(ctx context.Context) (diag.List, error) {
 			} `json:"status"`
 		} `json:"items"`
 	}
-	err := l.c.do(ctx, request{method: http.MethodGet, path: "/apis/apps/v1/deployments", query: url.Values{"labelSelector": {"app.kubernetes.io/name=kuberay-operator"}}}, &list)
+	err := l.c.do(ctx, request{method: http.MethodGet, path: "/apis/apps/v1/deployments", query: url.Values{"labelSelector": {"app.kubernetes.io/name in (kuberay-operator, kuberay)"}}}, &list)
 	switch {
 	case status(err) == http.StatusForbidden:
 		return nil, nil
