@@ -135,7 +135,11 @@ func (e *experiment) cluster() {
 func (e *experiment) checkTargets(opts Options) {
 	for _, c := range opts.Checks {
 		_, block := e.plan.Settings.Get(string(c.Target()))
-		if c.Target() == e.plan.Target || e.plan.Target == "" && block {
+		switch t, tells := c.(plan.Teller); {
+		case c.Target() == e.plan.Target && tells:
+			found, facts := t.Tell(e.plan)
+			e.diags, e.plan.Facts = append(e.diags, found...), append(e.plan.Facts, facts...)
+		case c.Target() == e.plan.Target, e.plan.Target == "" && block:
 			e.diags = append(e.diags, c.Check(e.plan)...)
 		}
 	}

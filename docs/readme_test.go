@@ -25,7 +25,7 @@ import (
 //	              to paste, which is run, and then gets Ctrl-C
 //	```text       directly behind ```sh: what the commands print. A line … stands
 //	              for any lines
-//	other         shown only, among them ```sh slurm, ```sh ray and ```sh ray-serve, whose commands e2e/slurm and e2e/ray run
+//	other         shown only, among them ```sh slurm, ```sh ray, ```sh ray-serve and ```sh kuberay, whose commands e2e/slurm, e2e/ray and e2e/kube run
 //
 // A `make` command is not run, since make runs this test; its target must exist.
 func TestDocuments(t *testing.T) {

@@ -5,10 +5,11 @@ import (
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/local"
 	"genrm.dev/genrm/launchers/ray"
+	"genrm.dev/genrm/launchers/ray/kuberay"
 	"genrm.dev/genrm/launchers/slurm"
 )
 
 // Checkers returns the pure rules of every target.
 func Checkers() []plan.Checker {
-	return []plan.Checker{local.Checker(), slurm.Checker(), ray.Checker(), ray.KubeChecker()}
+	return []plan.Checker{local.Checker(), slurm.Checker(), ray.Checker(), kuberay.Checker()}
 }

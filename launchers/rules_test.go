@@ -29,6 +29,9 @@ func TestTargetRules(t *testing.T) {
 			`serve: instances: quality: {engine: "vllm", model_path: "/m/j", num_gpus: 8}`
 	}
 	gym := func(name, kuberay string) string {
+		if !strings.Contains(kuberay, "image:") {
+			kuberay = `image: "site/rl:1.2.3", ` + kuberay
+		}
 		return fmt.Sprintf("name: %q\nkuberay: {%s}\n", name, kuberay) +
 			`relax: {resource: {actor: [1, 8], rollout: [1, 4]}, rollout_num_gpus: 4, args: {hf_checkpoint: "/m"}, root: "/r"}` + "\ncluster: gpus_per_node: 8\n"
 	}
@@ -57,7 +60,7 @@ func TestTargetRules(t *testing.T) {
 		{"ray: remote beside local", plan.Ray, serve("") + "\n" + `serve: instances: remote: {engine: "openai", base_url: "https://h/v1", model: "m"}`, nil},
 		{"ray: another vLLM", plan.Ray, serve("") + "\n" + `serve: instances: quality: engine_version: "0.24.0"`, []string{"GRM8302"}},
 		{"ray: sglang", plan.Ray, "name: \"j\"\n" + `serve: instances: q: {engine: "sglang", model_path: "/m/j", num_gpus: 1}`, []string{"GRM8301"}},
-		{"kuberay: a Ray release without a known pin", plan.KubeRay, serve(`kuberay: rayVersion: "2.40.0"`), []string{"GRM8302"}},
+		{"kuberay: a Ray release without a known pin", plan.KubeRay, serve(`kuberay: {image: "site/rl:1.2.3", rayVersion: "2.40.0"}`), []string{"GRM8302"}},
 		{"ray: a Ray release without a known pin", plan.Ray, serve(`ray: version: "2.40.0"`), []string{"GRM8302"}},
 		{"ray: everything that has no place", plan.Ray, serve("") + "\n" + `serve: instances: quality: {extra_args: ["--x"], env: {A: "a$b", B: {file: "/s"}}, image: "a:1", num_gpus_per_engine: 2, engine_config: {dp_size: 2, tool_parser_plugin: "p.py", distributed_executor_backend: "mp"}}`,
 			[]string{"GRM8334", "GRM8335", "GRM8337"}},

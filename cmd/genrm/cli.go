@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"genrm.dev/genrm/compiler"
+	"genrm.dev/genrm/launchers/ray/kuberay"
 )
 
 // Exit statuses, on which scripts rely. After signal n it is 128+n.
@@ -98,6 +99,7 @@ type app struct {
 	signal  chan os.Signal   // see takeSignals
 	grace   atomic.Int64     // nanoseconds that a command may take to end after a signal
 	away    map[string]error // dashboards of Ray that did not answer: of many runs the first is waited for
+	where   kuberay.Where    // the same of a run on Kubernetes
 	address string           // by which the cluster of a run is asked now, instead of the one of its launch
 }
 

@@ -11,6 +11,7 @@ import (
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/ray"
+	"genrm.dev/genrm/launchers/ray/kuberay"
 	"genrm.dev/genrm/launchers/slurm"
 )
 
@@ -33,6 +34,7 @@ func (emitCmd) Help() string {
   job.sbatch      target slurm: the job, which sbatch takes as it is
   job.json        target ray, relax and gym: the body of POST /api/jobs/
   serve.json      serve on target ray: the application, which Ray Serve's REST API and serve deploy take
+  kuberay.yaml    target kuberay: the objects, which kubectl apply takes as they are
   and the files that the command reads, such as gym.yaml
 
 Several experiments get a folder each. Secrets stand in the scripts by reference only. What only the machine knows is a variable that the script asks for, such as GENRM_PORT_HTTP. The same input gives the same bytes; all files are written or none. A file that genrm did not write, or that was edited, is kept; one that an earlier emit wrote into DIR and that is no longer made is removed.
@@ -99,6 +101,8 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 			more, err = slurm.Files(p)
 		case p.Target == plan.Ray:
 			more, err = ray.Files(p)
+		case p.Target == plan.KubeRay:
+			more, err = kuberay.Files(p)
 		}
 		files = append(files, more...)
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/shell"
@@ -24,14 +26,17 @@ type launchCmd struct {
 	Detach      bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
 	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end. Target ray: that, with what the driver prints."`
 	Follow      bool   `short:"f" help:"Show what the processes print, too."`
-	DryRun      bool   `help:"Check this machine and show what would be started; start and write nothing."`
+	DryRun      dryRun `help:"Check this machine and show what would be started; start and write nothing. Target kuberay: print the objects; --dry-run=server asks the API server whether it would take them."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
 	NodeBinary  string `placeholder:"FILE" help:"Target slurm: genrm for the nodes, where their processors differ from this machine's. Default: this one."`
 	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
 	Judges      string `placeholder:"RUN|PATH" help:"For relax and gym: judges that the driver asks, told to it as GENRM_JUDGES_URL. A run; on target slurm also a serve experiment, which then starts and ends with this one in a heterogeneous job."`
 	Address     string `placeholder:"URL" help:"Target ray: address of the dashboard, such as http://host:8265. Default: ray.address, else RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http or https."`
-	Grows       bool   `help:"Target ray: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
-	Replace     bool   `help:"Target ray, serve: an application of an older run of the experiment is updated in place. Without it a second launch is refused."`
+	Kubeconfig  string `placeholder:"FILE" help:"Target kuberay: the kubeconfig. Default: KUBECONFIG, else ~/.kube/config, else the pod's own service account."`
+	Context     string `placeholder:"NAME" help:"Target kuberay: context of the kubeconfig. Default: kuberay.context, else its current one."`
+	Namespace   string `short:"n" placeholder:"NAME" help:"Target kuberay: namespace. Default: kuberay.namespace, else the context's."`
+	Replace     bool   `help:"Targets ray and kuberay, serve: what an older run of the experiment became is updated in place. Without it a second launch is refused."`
+	Grows       bool   `help:"Targets ray and kuberay: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
 	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
 }
@@ -51,6 +56,8 @@ On target ray, for relax and gym: the live cluster's GPUs, version and authentic
 
 On target ray, for serve: the cluster is looked at in the same way, and the judges become one application of Ray Serve beside those that are there, named after the experiment. --wait returns when it is ready; genrm gateway --run ID puts the GenRM API in front of it.
 
+On target kuberay: the live cluster is looked at, everything at once: namespace, KubeRay and its fields, permissions, GPUs of the nodes, what the pods refer to; then the API server says whether it would take the objects (a RayJob, or a RayService for serve), and gets them by server-side apply. --wait follows the run, with the reasons of pods that do not start and what the driver prints, and returns for served judges when they are ready; Ctrl-C leaves the run alone. A run that does not start within kuberay.startup_deadline is removed by --wait.
+
 On target local Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
 
 Examples:
@@ -65,10 +72,18 @@ Exit status: 1 errors in the input; 3 the machine lacks something, or a judge fa
 }
 
 func (c *launchCmd) Run(a *app) error {
-	if t := plan.Target(c.Target); (c.Address != "" || c.Grows || c.Replace) && t != "" && t != plan.Ray {
-		return usagef("--address, --grows and --replace belong to target ray")
+	switch t := plan.Target(c.Target); {
+	case t == "":
+	case c.Address != "" && t != plan.Ray:
+		return usagef("--address belongs to target ray")
+	case c.Grows && t != plan.Ray && t != plan.KubeRay:
+		return usagef("--grows belongs to targets ray and kuberay")
+	case c.Replace && t != plan.Ray && t != plan.KubeRay:
+		return usagef("--replace belongs to targets ray and kuberay")
+	case (c.kube().given() || c.DryRun == dryServer) && t != plan.KubeRay:
+		return usagef("--kubeconfig, --context, --namespace and --dry-run=server belong to target kuberay")
 	}
-	if c.Wait && c.DryRun || c.Detach && c.Follow {
+	if c.Wait && c.DryRun != "" || c.Detach && c.Follow {
 		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
 	}
 	plans, err := a.accepted(c.compile(), c.SkipRefused)
@@ -108,11 +123,45 @@ func (c *launchCmd) Run(a *app) error {
 			return usagef("--replace updates a serve application in place, and each %s run is a job of its own", p.Workload)
 		}
 		return c.ray(a, plans)
+	case plan.KubeRay:
+		return c.kuberay(a, p)
 	case "":
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
-	default:
-		return usagef("target %s cannot be launched yet: emit writes its files", p.Target)
 	}
+	return usagef("target %s cannot be launched", p.Target)
+}
+
+// kube are the flags that name a Kubernetes cluster.
+func (c *launchCmd) kube() kubeFlags { return kubeFlags{c.Kubeconfig, c.Context, c.Namespace} }
+
+// dryRun is the value of --dry-run, which may stand without one.
+type dryRun string
+
+// What asks in a dry run: nobody, or the API server.
+const (
+	dryClient dryRun = "client"
+	dryServer dryRun = "server"
+)
+
+// IsBool tells kong that the flag may stand alone.
+func (*dryRun) IsBool() bool { return true }
+
+// Decode is called by kong with the flag.
+func (d *dryRun) Decode(ctx *kong.DecodeContext) error {
+	*d = dryClient
+	if ctx.Scan.Peek().Type != kong.FlagValueToken {
+		return nil
+	}
+	switch v := ctx.Scan.Pop().String(); dryRun(v) {
+	case dryClient, "true":
+	case dryServer:
+		*d = dryServer
+	case "false":
+		*d = ""
+	default:
+		return fmt.Errorf("want client or server, not %q", v)
+	}
+	return nil
 }
 
 // roots are the folder of runs in which commands look, and the one in which the
@@ -151,7 +200,7 @@ func (c *launchCmd) local(a *app, p *plan.Plan) error {
 	if found.HasErrors() {
 		return exitStatus(exitTarget)
 	}
-	if c.DryRun {
+	if c.DryRun != "" {
 		return c.dryRun(a, prepared)
 	}
 	started, err := prepared.Start(!c.Detach)

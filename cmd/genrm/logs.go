@@ -50,6 +50,9 @@ func (c *logsCmd) Run(a *app) error {
 	if run.Target == string(plan.Ray) {
 		return c.ray(a, run)
 	}
+	if run.Target == string(plan.KubeRay) {
+		return c.kuberay(a, run)
+	}
 	st, err := a.runStatus(run)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func (c *launchCmd) ray(a *app, plans []*plan.Plan) error {
 	case c.Follow && len(plans) > 1:
 		return usagef("--follow shows one log, and there are %d experiments: choose by --name, or launch them and look by genrm logs RUN -f", len(plans))
 	}
-	if c.DryRun {
+	if c.DryRun != "" {
 		return a.rayRequests(plans)
 	}
 	prepared, root, err := c.prepareRay(a, plans)

@@ -16,6 +16,7 @@ import (
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/gateway"
 	"genrm.dev/genrm/launchers/ray"
+	"genrm.dev/genrm/launchers/ray/kuberay"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -37,7 +38,7 @@ func (c *launchCmd) rayServe(a *app, p *plan.Plan) error {
 	case c.Rehearse:
 		return usagef("--rehearse does not go with target ray: use target local")
 	}
-	if c.DryRun {
+	if c.DryRun != "" {
 		app, found, err := ray.ServeApplicationFor(p, plan.Ray)
 		if err != nil {
 			return err
@@ -399,6 +400,23 @@ func (c *gatewayCmd) ofRun(a *app) (config *gateway.Config, o gateway.Options, e
 	}
 	if config, err = gateway.ParseConfig(text); err != nil {
 		return nil, o, fmt.Errorf("%s of %s: %w", ray.GatewayFile, run.ID, err)
+	}
+	if run.Target == string(plan.KubeRay) {
+		s, err := kuberay.Open(run, a.where, a.env, version())
+		if err != nil {
+			return nil, o, targetError{err}
+		}
+		base, err := s.Front(a.ctx)
+		if err != nil {
+			return nil, o, targetError{err}
+		}
+		o.Fronts = map[string]gateway.Front{}
+		for _, r := range config.Routes {
+			if r.Engine != "openai" {
+				o.Fronts[r.RouteKey] = gateway.Front{Base: base}
+			}
+		}
+		return config, o, nil
 	}
 	if session == nil {
 		st, err := a.runStatus(run)

@@ -16,6 +16,7 @@ import (
 // clusterFlags name the cluster on which runs are looked for that were launched
 // from another machine.
 type clusterFlags struct {
+	kubeFlags
 	Address string `placeholder:"URL" help:"Look for the run on the Ray cluster of this dashboard, too: it may have been launched from another machine. Default: RAY_API_SERVER_ADDRESS, else RAY_ADDRESS if it is one of http or https."`
 }
 
@@ -38,11 +39,14 @@ type remoteRun struct {
 }
 
 // named reports whether a cluster is named by a flag.
-func (f clusterFlags) named() bool { return f.Address != "" }
+func (f clusterFlags) named() bool { return f.Address != "" || f.given() }
 
 // finder is that of the cluster which flags or the environment name; nil if they
 // name none.
 func (f clusterFlags) finder(a *app) (finder, error) {
+	if f.given() {
+		return &kubeFinder{a: a, where: f.where()}, nil
+	}
 	address, err := ray.Address(f.Address, nil, a.getenv)
 	switch {
 	case err == nil:
@@ -56,6 +60,10 @@ func (f clusterFlags) finder(a *app) (finder, error) {
 // find opens a run of the folder of runs, or one of the cluster that is named,
 // which gets a folder there.
 func (a *app) find(root, ref string, on clusterFlags) (*rundir.Run, error) {
+	a.where = on.where()
+	if on.Address != "" && on.given() {
+		return nil, usagef("--address names a Ray dashboard, and --kubeconfig, --context and --namespace a Kubernetes cluster: a run is on one of them")
+	}
 	if on.Address != "" {
 		var err error
 		if a.address, err = ray.Address(on.Address, nil, a.getenv); err != nil {

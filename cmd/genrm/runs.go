@@ -106,6 +106,8 @@ func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
 			return a.serveStatus(run)
 		}
 		return a.rayStatus(run)
+	case string(plan.KubeRay):
+		return a.kubeStatus(run)
 	case string(plan.Slurm):
 	default:
 		return run.Status()
@@ -276,6 +278,9 @@ func (c *endpointCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	if run.Target == string(plan.KubeRay) {
+		return c.kuberay(a, run)
+	}
 	if st, err := run.Status(); err != nil {
 		return err
 	} else if st.State.Ended() {
@@ -424,6 +429,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)
+	}
+	if run.Target == string(plan.KubeRay) {
+		return a.stopKube(run, st, quiet, out)
 	}
 	if st.State.Told() {
 		if left := node.Leftovers(run); len(left) == 0 {

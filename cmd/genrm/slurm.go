@@ -23,11 +23,11 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 		return usagef("a Slurm job is left to Slurm anyway: --detach belongs to target local")
 	}
 	switch {
-	case c.TestOnly && (c.Wait || c.Follow || c.DryRun):
+	case c.TestOnly && (c.Wait || c.Follow || c.DryRun != ""):
 		return usagef("--test-only submits nothing: it does not go with --wait, --follow or --dry-run")
-	case (c.TestOnly || c.DryRun) && c.judgesPath():
+	case (c.TestOnly || c.DryRun != "") && c.judgesPath():
 		return usagef("--dry-run and --test-only look at one experiment: without --judges at %s, then at %s", p.Name, c.Judges)
-	case (c.TestOnly || c.DryRun) && c.Output == "json":
+	case (c.TestOnly || c.DryRun != "") && c.Output == "json":
 		return usagef("--dry-run prints the job's script and --test-only the scheduler's answer: neither has a JSON form on target slurm")
 	}
 	cwd, err := os.Getwd()
@@ -44,7 +44,7 @@ func (c *launchCmd) slurm(a *app, p *plan.Plan) error {
 		return err
 	}
 	o := slurm.Options{Plan: p, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Binary: c.NodeBinary}
-	if c.DryRun {
+	if c.DryRun != "" {
 		files, err := slurm.Files(p)
 		if err != nil {
 			return err
@@ -161,10 +161,10 @@ func (c *launchCmd) array(a *app, plans []*plan.Plan) error {
 	if c.Judges != "" {
 		return usagef("%d experiments are one job array: --judges wants one, by --name", len(plans))
 	}
-	if c.DryRun && c.Output == "json" {
+	if c.DryRun != "" && c.Output == "json" {
 		return usagef("--dry-run prints the job's script: it has no JSON form on target slurm")
 	}
-	if c.DryRun {
+	if c.DryRun != "" {
 		_, err := a.stdout.Write(slurm.ArrayScript(plans))
 		return err
 	}

@@ -287,6 +287,13 @@ type Checker interface {
 	Check(*Plan) diag.List
 }
 
+// Teller is a [Checker] that has facts to add to plans for its target: what the
+// target makes of them. Tell returns what Check does, and the facts.
+type Teller interface {
+	Checker
+	Tell(*Plan) (diag.List, []Fact)
+}
+
 // Finding builds a diagnostic at a path relative to the experiment.
 func (p *Plan) Finding(code string, sev diag.Severity, path, summary, detail, remedy string) diag.Diagnostic {
 	return diag.Diagnostic{Code: code, Severity: sev, Pos: p.Pos(path), Path: p.FullPath(path), Summary: summary, Detail: detail, Remedy: remedy}

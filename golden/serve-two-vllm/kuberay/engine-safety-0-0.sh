@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:c42928b5b70daece0c69c8b601b2d467d36981efacf3f4e5865b102604858ed9. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:ead4ed07a6f5e45c001af1a12e51c5e422047a5a6bae615240959322a6074b10. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

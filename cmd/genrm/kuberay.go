@@ -1,0 +1,514 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/ray/kuberay"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// kubeFlags name a Kubernetes cluster.
+type kubeFlags struct {
+	Kubeconfig string `placeholder:"FILE" help:"Kubernetes: the kubeconfig. Default: KUBECONFIG, else ~/.kube/config, else the pod's own service account."`
+	Context    string `placeholder:"NAME" help:"Kubernetes: context of the kubeconfig. Default: the run's, else its current one."`
+	Namespace  string `placeholder:"NAME" help:"Kubernetes: namespace. Default: kuberay.namespace, else the context's."`
+}
+
+func (f kubeFlags) where() kuberay.Where {
+	return kuberay.Where{Kubeconfig: f.Kubeconfig, Context: f.Context, Namespace: f.Namespace}
+}
+
+func (f kubeFlags) given() bool { return f != kubeFlags{} }
+
+// kuberay applies the objects of a run to a Kubernetes cluster, and with --wait
+// follows it.
+func (c *launchCmd) kuberay(a *app, p *plan.Plan) error {
+	switch {
+	case c.Detach:
+		return usagef("a run on Kubernetes is left to KubeRay anyway: --detach belongs to target local")
+	case c.TestOnly:
+		return usagef("--test-only asks a scheduler: it goes with target slurm; --dry-run=server asks the API server")
+	case c.Rehearse, c.Judges != "":
+		return usagef("--rehearse and --judges do not go with target kuberay")
+	case c.Replace && p.Workload != plan.Serve:
+		return usagef("--replace changes the object of served judges: each %s run has an object of its own", p.Workload)
+	}
+	if c.DryRun == dryClient {
+		return c.manifests(a, p)
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	known, root, err := c.roots(a, p)
+	if err != nil {
+		return err
+	}
+	prepared, found, err := kuberay.Prepare(kuberay.Options{Plan: p, Where: c.kube().where(), Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Replace: c.Replace})
+	if err == nil && !found.HasErrors() {
+		more, e := prepared.Check(a.ctx)
+		found, err = append(found, more...), e
+	}
+	if e := a.print(found); e != nil {
+		return errors.Join(e, err)
+	}
+	switch {
+	case err != nil:
+		return targetError{err}
+	case found.HasErrors():
+		return exitStatus(exitTarget)
+	}
+	if c.DryRun == dryServer {
+		var names []string
+		for _, o := range prepared.Objects.All() {
+			names = append(names, strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind)+"/"+o.GetName())
+		}
+		if c.Output == "json" {
+			return printJSON(a.stdout, map[string]any{"dry_run": "server", "namespace": prepared.Namespace(), "objects": names})
+		}
+		fmt.Fprintf(a.stdout, "the API server would take %s in %s; nothing was changed\n", strings.Join(names, " and "), prepared.Namespace())
+		return nil
+	}
+	run, object, found, err := prepared.Launch(a.ctx)
+	if e := a.print(found); e != nil {
+		return errors.Join(e, err)
+	}
+	if run != nil {
+		if err := run.Link(known); err != nil {
+			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
+		}
+	}
+	switch {
+	case err != nil:
+		return targetError{err}
+	case found.HasErrors():
+		return exitStatus(exitTarget)
+	}
+	out := a.stdout
+	if c.Output == "json" {
+		out = a.stderr // the result is what is on stdout
+	}
+	if c.Wait || c.Follow || c.Output != "json" {
+		fmt.Fprintf(out, "%s, run %s in %s\n", object, run.ID, relative(run.Dir))
+	}
+	if c.Wait || c.Follow {
+		return c.followKube(a, run, out)
+	}
+	if c.Output == "json" {
+		st, err := a.runStatus(run)
+		if err != nil {
+			return err
+		}
+		return printJSON(a.stdout, report{st, run.Dir})
+	}
+	return nil
+}
+
+// manifests prints the objects of a run that is not made.
+func (c *launchCmd) manifests(a *app, p *plan.Plan) error {
+	host, _ := os.Hostname()
+	now := time.Now().UTC()
+	objects, found, err := kuberay.Build(p, kuberay.Run{ID: rundir.NewID(p.Name, now), User: rundir.UserName(), Host: host, Version: version(), Created: now})
+	if err != nil {
+		return err
+	}
+	if err := a.print(found); err != nil {
+		return err
+	}
+	if found.HasErrors() {
+		return exitStatus(exitInput)
+	}
+	var list []any
+	for _, o := range objects.All() {
+		if c.Namespace != "" {
+			o.SetNamespace(c.Namespace)
+		}
+		u, err := kuberay.Unstructured(o)
+		if err != nil {
+			return err
+		}
+		list = append(list, u.Object)
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, map[string]any{"apiVersion": "v1", "kind": "List", "items": list})
+	}
+	text, err := kuberay.Manifest(p, objects)
+	if err == nil {
+		_, err = a.stdout.Write(text)
+	}
+	return err
+}
+
+// locked lets several write whole pieces.
+type locked struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(p)
+}
+
+const (
+	lookLeast = 500 * time.Millisecond // between two looks at a run, however much changes
+	lookMost  = 5 * time.Second        // without a sign of change
+)
+
+// settles is how long an application must have failed until that is believed.
+const settles = 15 * time.Second
+
+// removal is how long what belongs to an object may take to go.
+const removal = 3 * time.Minute
+
+// followKube shows how a run gets on until it has ended; served judges, until
+// they are ready. A signal leaves it alone: it is KubeRay's now.
+func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
+	s, err := kuberay.Open(run, kuberay.Where{}, a.env, version())
+	if err != nil {
+		return targetError{err}
+	}
+	signals := a.takeSignals()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	out := &locked{out: to}
+	logged := make(chan error, 1)
+	if run.Workload == string(plan.Serve) {
+		logged <- nil
+	} else {
+		go func() { logged <- s.Follow(ctx, out, func(error) error { return nil }) }() // the status tells who does not answer
+	}
+	leave := func(sig os.Signal) error {
+		cancel()
+		fmt.Fprintf(a.stderr, "\n%s goes on as %s; `genrm stop %s` ends it\n", run.ID, s.Object(), run.ID)
+		return exitStatus(128 + number(sig))
+	}
+	v := &kubeView{out: out, said: map[string]bool{}}
+	changes := s.Changes(ctx)
+	var looked, checked, failing time.Time
+	var st *rundir.Status
+	for {
+		looked = time.Now()
+		got, err := s.Status(ctx)
+		var gone *kuberay.Unreachable
+		switch {
+		case errors.As(err, &gone):
+			v.lost(gone)
+		case err != nil:
+			return targetError{err}
+		default:
+			st = got
+			v.show(st)
+			waiting := st.State == rundir.Pending || st.State == rundir.Starting
+			switch {
+			case st.State.Ended():
+				return c.endKube(a, run, st, logged, signals, leave, out)
+			case run.Workload == string(plan.Serve) && st.State == rundir.Ready:
+				return c.readyKube(a, run, s, st, out)
+			case !kuberay.Failing(st):
+				failing = time.Time{}
+			case failing.IsZero(): // it may be what was before a change of the object
+				failing = time.Now()
+			case time.Since(failing) > settles:
+				fmt.Fprintf(out, "failed\n  %s stays as it is: `genrm stop %s` removes it, launch --replace changes it\n", s.Object(), run.ID)
+				return exitStatus(exitTarget)
+			}
+			if waiting && time.Since(checked) > lookMost {
+				checked = time.Now()
+				late, limit, err := s.Overdue(ctx)
+				if err == nil && late {
+					fmt.Fprintf(out, "not started within %s: it is removed\n", limit)
+					if st, err = s.GiveUp(ctx, limit, firstLine(v.last), removal); err != nil {
+						return targetError{err}
+					}
+					return c.endKube(a, run, st, logged, signals, leave, out)
+				}
+			}
+		}
+		select {
+		case sig := <-signals:
+			return leave(sig)
+		case <-changes:
+			select {
+			case sig := <-signals:
+				return leave(sig)
+			case <-time.After(max(0, lookLeast-time.Since(looked))):
+			}
+		case <-time.After(lookMost):
+		}
+	}
+}
+
+// kubeView tells each thing about a run once.
+type kubeView struct {
+	out   io.Writer
+	state rundir.State
+	said  map[string]bool
+	last  string // reason of a run that waits
+	away  time.Time
+}
+
+func (v *kubeView) lost(err error) {
+	if v.away.IsZero() {
+		v.away = time.Now()
+		fmt.Fprintf(v.out, "Kubernetes does not answer: %v\n", err)
+	}
+}
+
+func (v *kubeView) show(st *rundir.Status) {
+	if !v.away.IsZero() {
+		fmt.Fprintf(v.out, "Kubernetes answers again after %d s\n", int(time.Since(v.away).Seconds()))
+		v.away = time.Time{}
+	}
+	switch st.State {
+	case rundir.Pending, rundir.Starting, rundir.Stopping:
+		if st.Reason != "" {
+			v.last = lastReason(st.Reason)
+		}
+		for line := range strings.Lines(st.Reason) {
+			line = string(st.State) + ": " + strings.TrimSuffix(line, "\n")
+			if !v.said[line] {
+				v.said[line] = true
+				fmt.Fprintln(v.out, line)
+			}
+		}
+	case rundir.Ready:
+		if v.state != rundir.Ready && st.Workload != string(plan.Serve) {
+			fmt.Fprintln(v.out, "running")
+			clear(v.said) // another attempt waits for its own reasons
+		}
+	}
+	v.state = st.State
+}
+
+// lastReason is the most telling line: what a pod or an event says, if there is
+// any, comes last.
+func lastReason(s string) string {
+	lines := strings.Split(s, "\n")
+	return lines[len(lines)-1]
+}
+
+// endKube shows how a run ended, after the end of its log.
+func (c *launchCmd) endKube(a *app, run *rundir.Run, st *rundir.Status, logged <-chan error, signals <-chan os.Signal, leave func(os.Signal) error, out io.Writer) error {
+	select {
+	case err := <-logged:
+		if err != nil {
+			fmt.Fprintf(a.stderr, "genrm: %v\n", err)
+		}
+	case sig := <-signals:
+		return leave(sig)
+	case <-time.After(30 * time.Second):
+		fmt.Fprintf(a.stderr, "genrm: note: the rest of the log cannot be had\n")
+	}
+	if c.Output == "json" {
+		if err := printJSON(a.stdout, report{st, run.Dir}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintln(out, stateText(st))
+		if st.Reason != "" {
+			fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(st.Reason, "\n", "\n  "))
+		}
+	}
+	switch {
+	case st.ExitCode != nil && *st.ExitCode != 0:
+		return exitStatus(*st.ExitCode)
+	case st.ExitCode == nil:
+		return exitStatus(exitTarget)
+	}
+	return nil
+}
+
+// readyKube shows where judges are asked.
+func (c *launchCmd) readyKube(a *app, run *rundir.Run, s *kuberay.Session, st *rundir.Status, out io.Writer) error {
+	if c.Output == "json" {
+		return printJSON(a.stdout, report{st, run.Dir})
+	}
+	fmt.Fprintf(out, "ready in %s\n\n", took(st.ReadyAfter))
+	e, err := s.Endpoints(a.ctx)
+	if err != nil {
+		return targetError{err}
+	}
+	return kubeEndpoints(out, s, e)
+}
+
+// kubeStatus is how a run on Kubernetes is.
+func (a *app) kubeStatus(run *rundir.Run) (*rundir.Status, error) {
+	if st, err := run.Status(); err != nil || st.State.Told() {
+		return st, err // it needs no cluster
+	}
+	s, err := kuberay.Open(run, a.where, a.env, version())
+	if err != nil {
+		return nil, targetError{err}
+	}
+	if err := a.away[s.Server()]; err != nil {
+		return nil, targetError{err}
+	}
+	st, err := s.Status(a.ctx)
+	var gone *kuberay.Unreachable
+	if errors.As(err, &gone) {
+		if a.away == nil {
+			a.away = map[string]error{}
+		}
+		a.away[s.Server()] = err
+	}
+	if err != nil {
+		return nil, targetError{err}
+	}
+	return st, nil
+}
+
+func (a *app) stopKube(run *rundir.Run, st *rundir.Status, quiet bool, out io.Writer) error {
+	ended := st.State.Told()
+	if ended && quiet {
+		return nil
+	}
+	s, err := kuberay.Open(run, a.where, a.env, version())
+	if err != nil {
+		return err
+	}
+	left := ended && s.Left(a.ctx)
+	if !ended || left {
+		if st, err = s.Stop(a.ctx, userAtHost(), removal); err != nil {
+			return fmt.Errorf("%s: %w", run.ID, err)
+		}
+	}
+	fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
+	if left {
+		fmt.Fprintf(out, "%s was still there, and is removed\n", s.Object())
+	}
+	return nil
+}
+
+// kuberay shows the log of the driver, or what a pod prints.
+func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
+	if c.Node > 0 {
+		return fmt.Errorf("%s has pods, not nodes: --process POD shows what one prints", run.ID)
+	}
+	s, err := kuberay.Open(run, a.where, a.env, version())
+	if err != nil {
+		return targetError{err}
+	}
+	if c.Process != "" && c.Process != "driver" {
+		return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.PodLog(a.ctx, c.Process, c.Follow, out) }))
+	}
+	if c.Follow {
+		var since time.Time
+		return c.kubeErr(a, s.Follow(a.ctx, a.stdout, func(err error) error {
+			if err != nil {
+				since = time.Now()
+				_, err = fmt.Fprintf(a.stderr, "Kubernetes does not answer: %v\n", err)
+				return err
+			}
+			_, err = fmt.Fprintf(a.stderr, "Kubernetes answers again after %d s\n", int(time.Since(since).Seconds()))
+			return err
+		}))
+	}
+	return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.Log(a.ctx, out) }))
+}
+
+// cut shows the last lines of a log that is not followed.
+func (c *logsCmd) cut(a *app, write func(io.Writer) error) error {
+	if c.Follow || c.Lines < 0 {
+		return write(a.stdout)
+	}
+	ends := &lastLines{most: c.Lines}
+	err := write(ends)
+	_, e := io.WriteString(a.stdout, ends.text())
+	return errors.Join(err, e)
+}
+
+func (c *logsCmd) kubeErr(a *app, err error) error {
+	var none *kuberay.ErrNoLog
+	switch {
+	case err == nil, a.ctx.Err() != nil: // a signal, which is the status
+		return nil
+	case errors.As(err, &none):
+		return err
+	}
+	return targetError{err}
+}
+
+// kubeEndpoint shows where the judges of a RayService are asked.
+func (c *endpointCmd) kuberay(a *app, run *rundir.Run) error {
+	st, err := a.kubeStatus(run)
+	switch {
+	case err != nil:
+		return err
+	case st.State.Ended():
+		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
+	case st.Workload != string(plan.Serve):
+		return fmt.Errorf("%s is a %s run: its judges are asked by its driver", run.ID, st.Workload)
+	}
+	s, err := kuberay.Open(run, a.where, a.env, version())
+	if err != nil {
+		return targetError{err}
+	}
+	e, err := s.Endpoints(a.ctx)
+	if err != nil {
+		return targetError{err}
+	}
+	if st.State != rundir.Ready {
+		fmt.Fprintf(a.stderr, "genrm: note: it is %s: %s\n", st.State, firstLine(st.Reason))
+	}
+	if c.Output == "json" {
+		return printJSON(a.stdout, e)
+	}
+	return kubeEndpoints(a.stdout, s, e)
+}
+
+func kubeEndpoints(out io.Writer, s *kuberay.Session, e *rundir.Endpoints) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  ROUTE_KEY\tMODEL\tENGINE\tURL\t")
+	for _, i := range e.Instances {
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t\n", i.Key, i.Value.Model, i.Value.Engine, i.Value.URL)
+	}
+	if err := w.Flush(); err != nil || len(e.Instances) == 0 {
+		return err
+	}
+	svc, port := s.Object().ServeService()
+	fmt.Fprintf(out, "\nThese addresses are the cluster's own. From here:\n\n  genrm gateway --run %s   # the GenRM API, by way of the API server\n  kubectl -n %s port-forward service/%s %d\n  curl -s http://localhost:%d%s/v1/models\n",
+		e.RunID, s.Object().Namespace, svc, port, port, strings.TrimPrefix(e.Instances[0].Value.URL, s.Object().URL()))
+	return nil
+}
+
+// kubeFinder finds the runs of a namespace by the labels of their objects.
+type kubeFinder struct {
+	a     *app
+	where kuberay.Where
+}
+
+func (f *kubeFinder) list(ctx context.Context) ([]remoteRun, error) {
+	all, err := kuberay.List(ctx, f.where, f.a.env, version())
+	if err != nil {
+		return nil, err
+	}
+	var out []remoteRun
+	for _, r := range all {
+		files, err := r.Files()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, remoteRun{r.Info, r.Status, files})
+	}
+	return out, nil
+}
+
+func (f *kubeFinder) find(ctx context.Context, ref string) (rundir.Info, map[string][]byte, error) {
+	runs, err := f.list(ctx)
+	if err != nil {
+		return rundir.Info{}, nil, err
+	}
+	r, err := pick(runs, ref, "the namespace")
+	return r.Info, r.Files, err
+}

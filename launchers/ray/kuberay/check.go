@@ -1,0 +1,577 @@
+package kuberay
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ray-project/kuberay/ray-operator/controllers/ray/utils"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/image"
+	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/internal/need"
+	"genrm.dev/genrm/launchers/ray"
+)
+
+type checker struct{}
+
+// Checker returns the rules of the kuberay target. Sources: ray-operator v1.5.1,
+// whose own validation is run on the objects; the validation of names, labels and
+// quantities of k8s.io/apimachinery; the webhooks of Kueue.
+func Checker() plan.Checker { return checker{} }
+
+func (checker) Target() plan.Target { return plan.KubeRay }
+
+// suffix is the length of what a run adds to the name of its object: a dash
+// and six letters of the run id.
+const suffix = 7
+
+// maxName is the operator's limit for names of RayJob and RayService objects. It
+// leaves room for what is named after them: the RayCluster (a dash and five
+// letters), and the services of that (-head-svc and -serve-svc, 63 in all).
+const maxName = utils.MaxRayJobNameLength
+
+// anyRun is the id of a run for checks of what it is part of.
+const anyRun = "20060102-150405-000000"
+
+// anyHash stands for the hash of the plan, which is not settled yet, in checks.
+var anyHash = strings.Repeat("0", 64)
+
+var (
+	label      = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
+	tagged     = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
+	secretName = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|api_?key|access_?key|secret_?key|credentials?)$`)
+	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*)$`) // what stands where a key is asked for and not needed
+
+	// jobOnly are the fields that belong to RayJob objects.
+	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
+)
+
+// operatorEnv are variables that the operator adds to the containers of Ray
+// whether they are there or not. Source: setContainerEnvVars in
+// controllers/ray/common/pod.go of ray-operator v1.5.1.
+var operatorEnv = []string{utils.FQ_RAY_IP, utils.RAY_IP, utils.RAY_CLUSTER_NAME, utils.RAY_CLOUD_INSTANCE_ID, utils.RAY_NODE_TYPE_NAME, utils.KUBERAY_GEN_RAY_START_CMD, utils.RAY_USAGE_STATS_EXTRA_TAGS}
+
+func (c checker) Check(p *plan.Plan) diag.List {
+	found, _ := c.Tell(p)
+	return found
+}
+
+// Tell implements [plan.Teller].
+func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
+	b, err := build(p, Run{ID: anyRun}, anyHash)
+	if err != nil {
+		b.add("GRM8419", diag.Error, string(p.Workload), "the command cannot be written for Kubernetes", oneLine(err.Error()), "change the value, or use another target")
+	}
+	ray.CheckServe(p, plan.KubeRay, b.rayV, &b.found)
+	b.names()
+	b.image()
+	b.sizes()
+	b.environment()
+	b.autoscaling()
+	b.kueue()
+	if p.Workload == plan.Serve {
+		for _, f := range jobOnly {
+			if b.s.Field(f).OK() {
+				b.add("GRM8405", diag.Warning, "kuberay."+f, f+" has no effect on a serve workload", "It belongs to RayJob objects; judges are a RayService, which runs until it is stopped.", "remove it")
+			}
+		}
+	} else {
+		b.submission()
+	}
+	if err != nil || b.found.HasErrors() {
+		return b.found, nil
+	}
+	b.operator()
+	return b.found, b.tell()
+}
+
+// names checks the names of what is made and of what is referred to.
+func (b *builder) names() {
+	p := b.p
+	kind := "RayJob"
+	if p.Workload == plan.Serve {
+		kind = "RayService"
+	}
+	name := ray.ObjectName(p.Name)
+	switch {
+	case name == "":
+	case !label.MatchString(name):
+		b.add("GRM8402", diag.Error, "name", fmt.Sprintf("%s is no name for a %s", name, kind),
+			fmt.Sprintf("%q becomes %q. Names of Ray objects begin with a letter, end with a letter or digit, and hold nothing but letters, digits and dashes.", p.Name, name), "begin the name with a letter")
+	case len(name)+suffix > maxName:
+		b.add("GRM8401", diag.Error, "name", fmt.Sprintf("the name is too long for a %s by %d", kind, len(name)+suffix-maxName),
+			fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName),
+			fmt.Sprintf("use a name of at most %d characters", maxName-suffix))
+	}
+	if q, ok := b.s.Field("queue").AsString(); ok && len(q) > validation.LabelValueMaxLength {
+		b.add("GRM8409", diag.Error, "kuberay.queue", fmt.Sprintf("the queue's name has %d characters, and a label holds 63", len(q)),
+			"The object names its queue by the label kueue.x-k8s.io/queue-name; Kubernetes refuses a longer value.", "use a queue with a shorter name")
+	}
+	bad := func(path, what, text string, errs []string) {
+		if len(errs) > 0 {
+			b.add("GRM8417", diag.Error, path, fmt.Sprintf("%q is no %s", short(text), what), "Kubernetes: "+oneLine(strings.Join(errs, "; "))+".", "write another one")
+		}
+	}
+	object := func(v *tree.Value, path, what string) {
+		if v.OK() {
+			bad(path, what, v.Text, validation.IsDNS1123Subdomain(v.Text))
+		}
+	}
+	object(b.s.Field("service_account"), "kuberay.service_account", "name of a service account")
+	if v := b.s.Field("image_pull_secrets"); v.OK() {
+		for i, x := range v.Items {
+			object(x, tree.Index("kuberay.image_pull_secrets", i), "name of a secret")
+		}
+	}
+	if v := b.s.Field("secrets"); v.OK() {
+		for _, f := range v.Fields {
+			at := tree.Join("kuberay.secrets", f.Name)
+			object(f.Value.Field("name"), at+".name", "name of a secret")
+			if k := f.Value.Field("key"); k.OK() {
+				bad(at+".key", "key of a secret", k.Text, validation.IsConfigMapKey(k.Text))
+			}
+		}
+	}
+	if v := b.s.Field("node_selector"); v.OK() {
+		for _, f := range v.Fields {
+			at := tree.Join("kuberay.node_selector", f.Name)
+			bad(at, "key of a label", f.Name, validation.IsQualifiedName(f.Name))
+			bad(at, "value of a label", f.Value.Text, validation.IsValidLabelValue(f.Value.Text))
+		}
+	}
+	for _, field := range []string{"head", "worker"} {
+		v := b.s.Lookup(field, "metadata", "labels")
+		if !v.OK() {
+			continue
+		}
+		for _, f := range v.Fields {
+			at := tree.Join("kuberay."+field+".metadata.labels", f.Name)
+			bad(at, "key of a label", f.Name, validation.IsQualifiedName(f.Name))
+			bad(at, "value of a label", f.Value.Text, validation.IsValidLabelValue(f.Value.Text))
+		}
+	}
+	taken := map[string]string{"shared-mem": "kuberay", "genrm": "kuberay"}
+	for i, v := range b.volumes {
+		at := tree.Index("kuberay.volumes", i)
+		if other, ok := taken[v.Name]; ok {
+			d := b.p.Finding("GRM8417", diag.Error, at+".name", fmt.Sprintf("a second volume is called %s", v.Name), "Names of volumes are unique in a pod; shared-mem and genrm are genrm's own.", "use another name")
+			d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the first"}}
+			b.found.Add(d)
+		}
+		taken[v.Name] = at
+	}
+	paths := map[string]string{"/dev/shm": "kuberay", filesDir: "kuberay"}
+	for i, m := range b.mounts {
+		at := tree.Index("kuberay.volume_mounts", i)
+		if _, ok := taken[m.Name]; !ok {
+			var names []string
+			for _, v := range b.volumes {
+				names = append(names, v.Name)
+			}
+			remedy := diag.DidYouMean(m.Name, names)
+			if remedy == "" {
+				remedy = "add it to kuberay.volumes"
+			}
+			b.add("GRM8417", diag.Error, at+".name", fmt.Sprintf("no volume is called %s", m.Name), "A mount names one of kuberay.volumes.", remedy)
+		}
+		if other, ok := paths[m.MountPath]; ok {
+			d := b.p.Finding("GRM8417", diag.Error, at+".mountPath", "two mounts at "+m.MountPath, "Kubernetes refuses the second; "+filesDir+" and /dev/shm are genrm's own.", "mount it elsewhere")
+			d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the first"}}
+			b.found.Add(d)
+		}
+		paths[m.MountPath] = at
+	}
+}
+
+// pod is one of the run's pod templates as the user may name it.
+type pod struct {
+	field string // head or worker
+	spec  *corev1.PodTemplateSpec
+}
+
+// podTemplates lists the templates of the built objects.
+func (b *builder) podTemplates() []pod {
+	var out []pod
+	add := func(head *corev1.PodTemplateSpec, groups int, worker func(int) *corev1.PodTemplateSpec) {
+		out = append(out, pod{"head", head})
+		for i := range groups {
+			out = append(out, pod{"worker", worker(i)})
+		}
+	}
+	if j := b.objects.RayJob; j != nil {
+		c := j.Spec.RayClusterSpec
+		add(&c.HeadGroupSpec.Template, len(c.WorkerGroupSpecs), func(i int) *corev1.PodTemplateSpec { return &c.WorkerGroupSpecs[i].Template })
+	}
+	if s := b.objects.RayService; s != nil {
+		c := &s.Spec.RayClusterSpec
+		add(&c.HeadGroupSpec.Template, len(c.WorkerGroupSpecs), func(i int) *corev1.PodTemplateSpec { return &c.WorkerGroupSpecs[i].Template })
+	}
+	return out
+}
+
+// image checks that every pod has an image, and that the release in its tag is
+// the stated one.
+func (b *builder) image() {
+	version, _ := b.s.Field("rayVersion").AsString()
+	if ref, ok := b.s.Field("image").AsString(); ok {
+		if what := image.Floating(ref); what != "" {
+			b.add("GRM6007", diag.Warning, "kuberay.image", "the image "+what, "The same file may start other releases tomorrow.", "name a release's tag, or a digest (@sha256:…)")
+		}
+	} else if v := b.s.Field("image"); v != nil {
+		return // faulty
+	}
+	missing := false
+	for _, t := range b.podTemplates() {
+		c := t.spec.Spec.Containers[0]
+		at := "kuberay." + t.field
+		own, _ := b.s.Field("image").AsString()
+		if c.Image == own {
+			at = "kuberay.image"
+		}
+		if c.Image == "" {
+			if !missing {
+				b.add("GRM8410", diag.Error, "kuberay", "no image is stated for the pods", "Kubernetes starts no container without one, and the operator none of its own choice.",
+					"add kuberay: image: \"rayproject/ray:2.60.0-gpu\", or your own with Ray and what the run needs")
+			}
+			missing = true
+			continue
+		}
+		if m := tagged.FindStringSubmatch(c.Image); version != "" && m != nil && m[1] != version && !strings.HasPrefix(version, m[1]+".") {
+			d := b.p.Finding("GRM8403", diag.Error, "kuberay.rayVersion", fmt.Sprintf("rayVersion is %s, but the image is tagged %s", version, m[1]),
+				"The operator writes commands for rayVersion, and clients of another release are refused.", fmt.Sprintf("write rayVersion: %q", m[1]))
+			d.Related = []diag.Related{{Pos: b.p.Pos(at), Message: "the image"}}
+			b.found.Add(d)
+			return
+		}
+	}
+}
+
+// sizes checks what depends on the sizes of nodes and pods.
+func (b *builder) sizes() {
+	if b.shape.used > 0 && b.p.Cluster.GPUsPerNode == 0 {
+		b.add("GRM8404", diag.Error, "cluster", "cluster.gpus_per_node is not stated",
+			fmt.Sprintf("The run needs %s; how many worker pods that are, and the GPUs of each, depends on it.", need.Count(b.shape.used, "GPU")), "add cluster: gpus_per_node: 8, or what the nodes have")
+	}
+	if per := b.p.Cluster.GPUsPerNode; per > 0 && b.shape.gpus > per {
+		b.add("GRM8414", diag.Error, "kuberay.head_gpus", fmt.Sprintf("the head is given %s, but a node has %d", need.Count(b.shape.gpus, "GPU"), per),
+			"No node could take the pod.", fmt.Sprintf("use at most %d", per))
+	}
+	if v := b.s.Field("entrypoint_num_gpus"); v.OK() && b.p.Workload != plan.Serve {
+		g, _ := v.AsFloat()
+		most := max(b.shape.gpus, b.shape.perWorker)
+		if g > float64(most) {
+			b.add("GRM8414", diag.Error, "kuberay.entrypoint_num_gpus", fmt.Sprintf("the driver reserves %g GPUs, but no pod has more than %d", g, most),
+				"Ray would wait for such a pod for ever.", "give the head as many by kuberay.head_gpus")
+		} else if g > 0 && b.shape.used > 0 && float64(b.shape.used)+g > float64(b.shape.gpus+b.shape.workers*b.shape.perWorker) {
+			b.add("GRM8414", diag.Error, "kuberay.entrypoint_num_gpus", fmt.Sprintf("the driver's %g GPUs are missing to the run", g),
+				fmt.Sprintf("%d (run) + %g (driver) > %d (pods): Ray would wait for the rest for ever.", b.shape.used, g, b.shape.gpus+b.shape.workers*b.shape.perWorker),
+				"give the head as many of its own by kuberay.head_gpus")
+		}
+	}
+}
+
+// environment checks the variables of the pods.
+func (b *builder) environment() {
+	where := map[string]string{} // variable → path of who sets it
+	owned := func(at, name string) bool {
+		if !slices.Contains(operatorEnv, name) {
+			return false
+		}
+		b.add("GRM8418", diag.Error, at, name+" is the operator's own", "It adds the variable to each container, and of two the last counts.", "remove it")
+		return true
+	}
+	for _, e := range b.p.Launch.Env {
+		if b.p.Workload != plan.Serve {
+			where[e.Key] = tree.Join(string(b.p.Workload)+".env", e.Key)
+			owned(where[e.Key], e.Key)
+		}
+	}
+	set := func(field string) {
+		v := b.s.Field(field)
+		if !v.OK() {
+			return
+		}
+		for _, f := range v.Fields {
+			at := tree.Join("kuberay."+field, f.Name)
+			other, taken := where[f.Name]
+			switch {
+			case owned(at, f.Name):
+			case taken && b.same(f.Name, field):
+			case taken:
+				d := b.p.Finding("GRM8418", diag.Error, at, f.Name+" is set twice", "Server-side apply refuses a second variable of a name.", "keep one of the two")
+				d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the other"}}
+				b.found.Add(d)
+			case field == "env" && secretName.MatchString(f.Name) && !noSecret.MatchString(f.Value.Text):
+				d := b.p.Finding("GRM8418", diag.Error, at, "a literal secret in "+f.Name, "Everybody who may read the objects of the namespace would see it.",
+					fmt.Sprintf("refer to a secret of Kubernetes: secrets: %s: {name: \"…\", key: \"…\"}", f.Name))
+				d.Secret = true
+				b.found.Add(d)
+			}
+			where[f.Name] = at
+		}
+	}
+	set("secrets")
+	set("env")
+}
+
+// same says whether a variable of the run refers to the secret of Kubernetes of
+// the same name: that is one variable, said twice.
+func (b *builder) same(name, field string) bool {
+	v, _ := b.p.Launch.Env.Get(name)
+	return field == "secrets" && v.SecretEnv == name
+}
+
+// autoscaling checks the bounds of workers that come and go.
+func (b *builder) autoscaling() {
+	a := b.s.Field("autoscaling")
+	if !a.OK() {
+		return
+	}
+	low, okLow := a.Field("min").AsInt()
+	high, okHigh := a.Field("max").AsInt()
+	n := b.shape.workers
+	switch {
+	case !okLow || !okHigh:
+	case low > high:
+		d := b.p.Finding("GRM8416", diag.Error, "kuberay.autoscaling.max", fmt.Sprintf("max is %d, and min %d", high, low), "Kubernetes takes it, and the operator then makes max of them.", "write a max of at least min")
+		d.Related = []diag.Related{{Pos: b.p.Pos("kuberay.autoscaling.min"), Message: "min"}}
+		b.found.Add(d)
+	case b.shape.perWorker == 0:
+		b.add("GRM8416", diag.Warning, "kuberay.autoscaling", "autoscaling without workers", "The plan uses no GPUs, so the run has a head alone.", "remove autoscaling")
+	case high < int64(n):
+		b.add("GRM8416", diag.Error, "kuberay.autoscaling.max", fmt.Sprintf("max is %s, but the run needs %d", need.Count(int(high), "worker"), n),
+			fmt.Sprintf("%s at %d a pod; Ray would wait for the rest for ever.", need.Count(b.shape.used, "GPU"), b.shape.perWorker), fmt.Sprintf("write max: %d, or more", n))
+	}
+}
+
+// kueue checks what Kueue asks of an object with a queue. Source: the webhooks of
+// Kueue, pkg/controller/jobs/{rayjob,raycluster}/*_webhook.go.
+func (b *builder) kueue() {
+	queue := b.s.Field("queue")
+	suspend, shutdown := b.s.Field("suspend").IsTrue(), b.s.Field("shutdown_after_finish")
+	keeps := shutdown.OK() && !shutdown.IsTrue()
+	add := func(sev diag.Severity, path, summary, detail, remedy, other string) {
+		d := b.p.Finding("GRM8415", sev, path, summary, detail, remedy)
+		if other != "" {
+			d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: strings.TrimPrefix(other, "kuberay.")}}
+		}
+		b.found.Add(d)
+	}
+	if b.p.Workload != plan.Serve {
+		switch {
+		case queue.OK() && b.s.Field("suspend").OK():
+			add(diag.Error, "kuberay.suspend", "suspend beside a queue", "Kueue sets suspend itself: it holds the run until there is room for it, and then lets it go, whatever is written here.", "remove suspend", "kuberay.queue")
+		case suspend && keeps:
+			add(diag.Error, "kuberay.shutdown_after_finish", "shutdown_after_finish false beside suspend", "The operator refuses to suspend a RayJob whose pods stay. Source: ValidateRayJobSpec of ray-operator v1.5.1.", "write shutdown_after_finish: true", "kuberay.suspend")
+		}
+		if queue.OK() && keeps {
+			add(diag.Error, "kuberay.shutdown_after_finish", "shutdown_after_finish false beside a queue", "Kueue refuses it: the pods of the ended run would hold the quota of the queue.", "write shutdown_after_finish: true", "kuberay.queue")
+		}
+	}
+	if queue.OK() && b.s.Field("autoscaling").OK() {
+		add(diag.Warning, "kuberay.autoscaling", "autoscaling beside a queue", "Kueue refuses it, unless its feature gate ElasticJobsViaWorkloadSlices is on, which came to RayJobs with 0.14 and 0.15 (kubernetes-sigs/kueue#8082, #8282).", "remove autoscaling, or ask who runs Kueue", "kuberay.queue")
+	}
+}
+
+// submission checks how the job is submitted, retried and ended.
+func (b *builder) submission() {
+	switch mode, _ := b.s.Field("submissionMode").AsString(); mode {
+	case "HTTPMode":
+		if !b.s.Field("deadline").OK() {
+			b.add("GRM8406", diag.Warning, "kuberay.submissionMode", "HTTPMode without a deadline", "If the head pod dies in this mode, the status may stay RUNNING and the pods stay.", "add a deadline, or use K8sJobMode")
+		}
+	case "SidecarMode":
+		path := "kuberay.head.spec.restartPolicy"
+		if r, ok := b.s.Field("head").Lookup("spec", "restartPolicy").AsString(); ok && r != string(corev1.RestartPolicyNever) {
+			b.add("GRM8407", diag.Error, path, "restartPolicy "+r+" with SidecarMode", "The operator refuses it: a restarted head would submit the job again.", "write restartPolicy: \"Never\", or leave it out")
+		}
+	case "InteractiveMode":
+		b.add("GRM8408", diag.Error, "kuberay.submissionMode", "InteractiveMode does not start the run", "The operator brings the cluster up and waits for someone to submit a job.", "use K8sJobMode, SidecarMode or HTTPMode")
+	}
+	ttl, _ := b.s.Field("ttl").AsInt()
+	if v := b.s.Field("shutdown_after_finish"); ttl > 0 && v.OK() && !v.IsTrue() {
+		d := b.p.Finding("GRM8419", diag.Error, "kuberay.ttl", "ttl beside shutdown_after_finish false", "The operator refuses it: the pods of the ended run stay anyway. Source: ValidateRayJobSpec of ray-operator v1.5.1.", "remove one of the two")
+		d.Related = []diag.Related{{Pos: b.p.Pos("kuberay.shutdown_after_finish"), Message: "shutdown_after_finish"}}
+		b.found.Add(d)
+	}
+}
+
+// refusals are messages of the operator, told by a part of them, with the field
+// that causes each.
+var refusals = []struct{ part, path, summary, remedy string }{
+	{"restartPolicy for head Pod", "kuberay.head.spec.restartPolicy", "the head may not be restarted", "write restartPolicy: \"Never\", or leave it out"},
+	{"restartPolicy for worker group", "kuberay.worker.spec.restartPolicy", "workers may not be restarted", "write restartPolicy: \"Never\", or leave it out"},
+	{"RAY_enable_autoscaler_v2", "kuberay.head", "RAY_enable_autoscaler_v2 is set", "remove the variable, or add autoscaling"},
+	{"RAY_REDIS_ADDRESS", "kuberay.head", "RAY_REDIS_ADDRESS is set", "remove the variable: genrm sets up no fault tolerance of the head"},
+	{"redis username", "kuberay.head", "REDIS_USERNAME is set", "remove the variable: genrm sets up no fault tolerance of the head"},
+	{"TTLSecondsAfterFinished", "kuberay.ttl", "ttl beside shutdown_after_finish false", "remove one of the two"},
+	{"initializing-timeout", "kuberay", "the annotation ray.io/initializing-timeout is no time", "write seconds, or a time such as 30m"},
+}
+
+// operator asks the operator's own validation what it would say of the objects.
+func (b *builder) operator() {
+	refuse := func(kind string, err error) {
+		if err == nil {
+			return
+		}
+		path, summary, remedy := "kuberay", "the operator would refuse the "+kind, "change the field that it names"
+		for _, r := range refusals {
+			if strings.Contains(err.Error(), r.part) {
+				path, summary, remedy = r.path, r.summary, r.remedy
+				if field, _, ok := strings.Cut(strings.TrimPrefix(path, "kuberay."), "."); ok && b.s.Field(field) == nil || !ok && path == "kuberay.head" && b.s.Field("head") == nil {
+					path = "kuberay.env"
+				}
+				break
+			}
+		}
+		b.add("GRM8419", diag.Error, path, summary, "ray-operator v1.5.1 says: "+oneLine(err.Error())+".", remedy)
+	}
+	if j := b.objects.RayJob; j != nil {
+		refuse("RayJob", utils.ValidateRayJobMetadata(j.ObjectMeta))
+		refuse("RayJob", utils.ValidateRayJobSpec(j))
+	}
+	if s := b.objects.RayService; s != nil {
+		refuse("RayService", utils.ValidateRayServiceMetadata(s.ObjectMeta))
+		refuse("RayService", utils.ValidateRayServiceSpec(s))
+	}
+}
+
+// tell says what a plan becomes in Kubernetes.
+func (b *builder) tell() []plan.Fact {
+	p := b.p
+	var out []plan.Fact
+	add := func(path, format string, args ...any) {
+		out = append(out, plan.Fact{Path: path, Text: fmt.Sprintf(format, args...)})
+	}
+	head, s := "no GPU", b.shape
+	if s.gpus > 0 {
+		head = need.Count(s.gpus, "GPU")
+	}
+	kind := "RayJob"
+	if p.Workload == plan.Serve {
+		kind = "RayService"
+	}
+	pods := "no workers"
+	if s.workers > 0 {
+		pods = fmt.Sprintf("%s with %s each", need.Count(s.workers, "worker"), need.Count(s.perWorker, "GPU"))
+	}
+	add("kuberay", "%s %s: a head with %s, %s", kind, ray.ObjectName(p.Name), head, pods)
+	if idle := s.gpus + s.workers*s.perWorker - s.used; s.workers > 0 && idle > 0 && s.used > 0 && (s.first || s.gpus == 0) {
+		add("kuberay", "%s of the pods stay idle: those of a run that needs several are whole nodes", need.Count(idle, "GPU"))
+	}
+	if s.first {
+		add("kuberay.head_gpus", "the head is the first of the nodes")
+	}
+	if p.Workload != plan.Serve {
+		switch {
+		case b.s.Field("entrypoint_num_gpus").OK() || b.s.Field("entrypoint_num_cpus").OK():
+			add("kuberay", "the driver reserves resources, so Ray may start it on any pod")
+		case s.gpus == 0:
+			add("kuberay", "the driver runs on the head, which has no GPU: what uses one itself, outside Ray's tasks and actors, needs head_gpus or entrypoint_num_gpus")
+		default:
+			add("kuberay", "the driver runs on the head; Ray hides the GPUs of it from the driver unless entrypoint_num_gpus reserves some")
+		}
+	}
+	if v := b.s.Field("rayVersion"); !v.OK() {
+		if b.rayV != "" {
+			add("kuberay.image", "Ray %s, as the image's tag says", b.rayV)
+		} else {
+			add("kuberay", "the Ray release is not known: state rayVersion, by which the operator chooses its commands, and which job metadata needs")
+		}
+	}
+	var open []string
+	for _, t := range b.podTemplates() {
+		r := t.spec.Spec.Containers[0].Resources
+		for _, x := range []struct {
+			r    corev1.ResourceName
+			name string
+		}{{corev1.ResourceCPU, "cpus"}, {corev1.ResourceMemory, "memory"}} {
+			_, limited := r.Limits[x.r]
+			if _, asked := r.Requests[x.r]; !limited && !asked {
+				open = append(open, t.field+"_"+x.name)
+			}
+		}
+	}
+	if len(open) > 0 {
+		add("kuberay", "nothing is asked of Kubernetes for %s: Ray counts what the node has, and the pods are the first to be evicted", strings.Join(open, ", "))
+	}
+	if p.Workload != plan.Serve {
+		b.life(add)
+	}
+	for _, ref := range b.openSecrets() {
+		add("kuberay.secrets", "%s is read in the pod where the driver starts: its image, template or kuberay.secrets must set it", ref)
+	}
+	return append(out, b.facts...)
+}
+
+// life tells when the run ends and what is kept of it.
+func (b *builder) life(add func(path, format string, args ...any)) {
+	spec := b.objects.RayJob.Spec
+	if spec.ShutdownAfterJobFinishes {
+		add("kuberay.ttl", "the pods go %s after the end", seconds(int64(spec.TTLSecondsAfterFinished)))
+	} else {
+		add("kuberay.shutdown_after_finish", "the pods stay after the end, with their GPUs, until the RayJob is deleted")
+	}
+	if d := spec.ActiveDeadlineSeconds; d != nil {
+		text := "the run is ended after " + seconds(int64(*d)) + ", start included, however well it does"
+		if n := spec.BackoffLimit; n != nil && *n > 0 {
+			text += "; that is not tried again, whatever backoff_limit says, and each try has the time anew"
+		}
+		add("kuberay.deadline", "%s", text)
+	}
+}
+
+func seconds(n int64) string {
+	switch {
+	case n == 0:
+		return "at once"
+	case n == 1:
+		return "1 second"
+	}
+	return strconv.FormatInt(n, 10) + " seconds"
+}
+
+// openSecrets lists the variables that the pods must have by other means than
+// this block.
+func (b *builder) openSecrets() []string {
+	var out []string
+	add := func(name string) {
+		if _, ok := b.secrets[name]; name != "" && !ok && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	arg := func(a plan.Arg) {
+		for _, h := range a.Placeholders() {
+			if kind, name, _ := strings.Cut(h.Name, ":"); h.Kind == "secret" && kind == "env" {
+				add(name)
+			}
+		}
+	}
+	if b.p.Workload == plan.Serve {
+		return nil
+	}
+	for _, e := range b.p.Launch.Env {
+		add(e.Value.SecretEnv)
+		arg(e.Value.Text)
+	}
+	for _, a := range b.p.Launch.Argv {
+		arg(a)
+	}
+	return out
+}
+
+// count is a number with its word, "no GPU" for none.
+func count(n int, word string) string {
+	if n == 0 {
+		return "no " + word
+	}
+	return need.Count(min(n, math.MaxInt32), word)
+}

@@ -1,0 +1,60 @@
+package kuberay
+
+import (
+	"bytes"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+
+	"genrm.dev/genrm/compiler/emit"
+	"genrm.dev/genrm/compiler/plan"
+)
+
+// FileName is the file that emit writes the objects to.
+const FileName = "kuberay.yaml"
+
+// Files returns what `genrm emit` writes for the target beside the common files:
+// [FileName], which `kubectl apply --server-side` takes as it is. The objects are
+// named after the experiment alone: applied again after the run has ended, they
+// change nothing, so a new run needs a new name or a deletion. The same plan gives
+// the same bytes.
+func Files(p *plan.Plan) ([]emit.File, error) {
+	o, found, err := Build(p, Run{})
+	if err != nil {
+		return nil, err
+	}
+	if found.HasErrors() {
+		return nil, fmt.Errorf("%s: %s", found[0].Path, found[0].Summary)
+	}
+	text, err := Manifest(p, o)
+	if err != nil {
+		return nil, err
+	}
+	return []emit.File{{Name: FileName, Text: text}}, nil
+}
+
+// Manifest writes objects as YAML documents in the order of creation.
+func Manifest(p *plan.Plan, o *Objects) ([]byte, error) {
+	hash, err := p.Hash()
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s\n", madeBy(p, hash))
+	fmt.Fprintf(&b, "# kubectl apply --server-side -f %s\n", FileName)
+	for i, object := range o.All() {
+		if i > 0 {
+			b.WriteString("---\n")
+		}
+		u, err := Unstructured(object)
+		if err != nil {
+			return nil, err
+		}
+		text, err := yaml.Marshal(u.Object)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(text)
+	}
+	return b.Bytes(), nil
+}
