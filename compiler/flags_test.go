@@ -56,13 +56,13 @@ func TestFlagFindings(t *testing.T) {
 		argv                        string
 		found                       []string
 	}{
-		{"unknown", "vllm", `{enable_prefix_cachin: true}`, `[]`, "", []string{"GRM3001 enable_prefix_cachin is no flag of vLLM 0.24.0"}},
-		{"of the other engine", "vllm", `{disable_radix_cache: true}`, `[]`, "", []string{"GRM3001 disable_radix_cache is no flag of vLLM 0.24.0"}},
+		{"unknown", "vllm", `{enable_prefix_cachin: true}`, `[]`, "", []string{"GRM3001 enable_prefix_cachin is no flag of vLLM 0.29.0"}},
+		{"of the other engine", "vllm", `{disable_radix_cache: true}`, `[]`, "", []string{"GRM3001 disable_radix_cache is no flag of vLLM 0.29.0"}},
 		{"wrong type", "vllm", `{max_num_seqs: "many", dtype: "fp16"}`, `[]`, "", []string{
-			`GRM3002 max_num_seqs is "many", but --max-num-seqs of vLLM 0.24.0 takes an integer, or null`, `GRM3002 dtype is "fp16", but --dtype of vLLM 0.24.0 takes one of: auto, bfloat16, float, float16, float32, half`}},
+			`GRM3002 max_num_seqs is "many", but --max-num-seqs of vLLM 0.29.0 takes an integer, or null`, `GRM3002 dtype is "fp16", but --dtype of vLLM 0.29.0 takes one of: auto, bfloat16, float, float16, float32, half`}},
 		{"null is no advice in args, where the schema refuses it", "relax", `{global_batch_size: "many"}`, `[]`, "", []string{`GRM3002 global_batch_size is "many", but --global-batch-size of Relax's train.py takes an integer`}},
 		{"null for what may be absent", "vllm", `{revision: null}`, `[]`, "", none},
-		{"null", "vllm", `{dtype: null}`, `[]`, "", []string{"GRM3002 dtype is null, but --dtype of vLLM 0.24.0 takes one of: auto, bfloat16, float, float16, float32, half"}},
+		{"null", "vllm", `{dtype: null}`, `[]`, "", []string{"GRM3002 dtype is null, but --dtype of vLLM 0.29.0 takes one of: auto, bfloat16, float, float16, float32, half"}},
 		{"quoted JSON", "vllm", `{hf_overrides: "'{\"architectures\":[\"A\"]}'"}`, `[]`, "", []string{"GRM3011 --hf-overrides is not a JSON object: it begins with a quote character"}},
 		{"quoted JSON in a text flag", "sglang", `{json_model_override_args: "'{}'"}`, `[]`, "", []string{"GRM3011 --json-model-override-args is not a JSON object or list: it begins with a quote character"}},
 		{"duplicate key", "vllm", `{hf_overrides: "{\"a\":1,\"a\":2}"}`, `[]`, "", []string{`GRM3011 --hf-overrides has a duplicate key "a"`}},
@@ -81,7 +81,7 @@ func TestFlagFindings(t *testing.T) {
 		{"repeated", "vllm", `{enable_prefix_caching: true, hf_overrides: a: 1}`, `["--no-enable-prefix-caching", "--hf_overrides.b=2", "--patched", "--patched"]`,
 			`--enable-prefix-caching --hf-overrides={"a":1} --no-enable-prefix-caching --hf_overrides.b=2 --patched --patched`,
 			[]string{"GRM3007 --enable-prefix-caching is set twice", "GRM3007 --hf-overrides is set twice", "GRM3007 --patched is set twice"}},
-		{"known in extra_args", "vllm", `{}`, `["--enforce-eager"]`, "--enforce-eager", []string{"GRM3010 --enforce-eager is a known flag of vLLM 0.24.0"}},
+		{"known in extra_args", "vllm", `{}`, `["--enforce-eager"]`, "--enforce-eager", []string{"GRM3010 --enforce-eager is a known flag of vLLM 0.29.0"}},
 		{"lists", "vllm", `{cudagraph_capture_sizes: [1], allowed_origins: ["*"], numa_bind_nodes: [0, 1]}`, `[]`, `--cudagraph-capture-sizes=1 --allowed-origins=["*"] --numa-bind-nodes 0 1`, none},
 		{"a dash in a list", "vllm", `{logits_processors: ["a", "-b"]}`, `[]`, "", []string{`GRM3009 a word of --logits-processors begins with "-"`}},
 		{"negative number", "vllm", `{watermark: -0.5}`, `[]`, "--watermark=-0.5", none},

@@ -55,10 +55,9 @@ func TestRulePages(t *testing.T) {
 				}
 				return compiler.Compile([]string{path}, opts).Diagnostics
 			}
-			// Unavoidable company: 8302 warns of every vLLM on Ray until the release that Ray
-			// pins has a catalogue; 5025 needs the unknown release that 5022 warns of.
+			// Unavoidable company: 5025 needs the unknown release that 5022 warns of.
 			others := func(d diag.Diagnostic) bool {
-				return d.Code != code && d.Severity != diag.Note && d.Code != "GRM8302" && (code != "GRM5025" || d.Code != "GRM5022")
+				return d.Code != code && d.Severity != diag.Note && (code != "GRM5025" || d.Code != "GRM5022")
 			}
 			wrong := run(page.Wrong)
 			if page.Launch { // raised there: see the tests of launchers/bind

@@ -236,12 +236,12 @@ const (
 	defaultResponse = 4096
 )
 
-// release picks the catalogue of engine_version, or of the newest release.
+// release picks the catalogue of engine_version, or of the engine's default.
 func (s *serveRun) release(kind string, v *tree.Value) *engines.Catalogue {
 	want := v.Field("engine_version")
 	if want == nil {
-		cat := engines.Latest(kind)
-		s.e.fact(s.e.relative(v), fmt.Sprintf("flags are checked against %s, the newest release that genrm knows", programOf(cat)))
+		cat, why := s.defaultRelease(kind)
+		s.e.fact(s.e.relative(v), fmt.Sprintf("flags are checked against %s, %s", programOf(cat), why))
 		return cat
 	}
 	version, ok := want.AsString()
@@ -261,6 +261,47 @@ func (s *serveRun) release(kind string, v *tree.Value) *engines.Catalogue {
 	}
 	s.e.fact(s.e.relative(v), fmt.Sprintf("flags are checked against %s, as engine_version says", programOf(cat)))
 	return cat
+}
+
+// defaultRelease is the release that is checked where engine_version is left
+// out, and why: the newest that is known, but on Ray what Ray brings. Ray Serve
+// starts the vLLM that ray[llm] pins, whatever a file says.
+func (s *serveRun) defaultRelease(kind string) (cat *engines.Catalogue, why string) {
+	cat = engines.Latest(kind)
+	target := s.rayTarget()
+	if kind != "vllm" || target == "" {
+		return cat, "the newest release that genrm knows"
+	}
+	ray, from := engines.LatestRay(), "the newest Ray release that genrm knows"
+	if version, ok := s.e.root.Lookup(string(plan.Ray), "version").AsString(); ok && target == plan.Ray {
+		ray, from = version, "as ray.version says"
+	}
+	if target == plan.KubeRay {
+		block := s.e.root.Field(string(plan.KubeRay))
+		ref, _ := block.Field("image").AsString()
+		if version, ok := block.Field("rayVersion").AsString(); ok {
+			ray, from = version, "as kuberay.rayVersion says"
+		} else if tag := image.Ray(ref); tag != "" {
+			ray, from = tag, "as the tag of kuberay.image says"
+		}
+	}
+	pin, _ := engines.RayLLM(ray)
+	pinned, ok := engines.Get(kind, pin)
+	if !ok {
+		return cat, fmt.Sprintf("the newest release that genrm knows: which one ray[llm] of Ray %s (%s) pins is not known", ray, from)
+	}
+	return pinned, fmt.Sprintf("which ray[llm] pins in Ray %s, %s", ray, from)
+}
+
+// rayTarget is the target of Ray's on which the judges run: the chosen one or,
+// when none is chosen, that which has a block and so is checked; else "".
+func (s *serveRun) rayTarget() plan.Target {
+	for _, t := range []plan.Target{plan.Ray, plan.KubeRay} {
+		if s.e.plan.Target == t || s.e.plan.Target == "" && s.e.root.Field(string(t)) != nil {
+			return t
+		}
+	}
+	return ""
 }
 
 func programName(engine string) string {
@@ -588,7 +629,7 @@ func (s *serveRun) image(v *tree.Value, cat *engines.Catalogue) string {
 }
 
 // samplingKeys are the further sampling keys that an engine's chat API reads.
-// Sources: vllm/entrypoints/openai/chat_completion/protocol.py 0.24.0,
+// Sources: vllm/entrypoints/openai/chat_completion/protocol.py 0.24.0 and 0.29.0,
 // sglang/srt/entrypoints/openai/protocol.py 0.5.15.post1, both
 // ChatCompletionRequest; OpenAI's API reference, chat completions.
 var samplingKeys = map[string][]string{

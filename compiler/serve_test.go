@@ -11,6 +11,7 @@ import (
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/schema/engines"
 )
 
 // codes lists the codes of what is not a note, sorted, each once.
@@ -273,5 +274,46 @@ func TestServeExamples(t *testing.T) {
 				t.Error(describe(e.diags))
 			}
 		})
+	}
+}
+
+// Where no release is stated, it is the newest, but on Ray the one that Ray brings; and the plan says which, and why.
+func TestServeDefaultRelease(t *testing.T) {
+	newest := engines.Latest("vllm").Version
+	for _, c := range []struct {
+		name    string
+		target  plan.Target
+		more    string
+		version string
+		fact    string
+	}{
+		{"nowhere", "", "", newest, "the newest release that genrm knows"},
+		{"local", plan.Local, "", newest, "the newest release that genrm knows"},
+		{"slurm beside blocks of Ray's", plan.Slurm, `kuberay: rayVersion: "2.60.0"`, newest, "the newest release that genrm knows"},
+		{"ray", plan.Ray, "", "0.29.0", "which ray[llm] pins in Ray 2.60.0, the newest Ray release that genrm knows"},
+		{"ray beside a block of kuberay", plan.Ray, `kuberay: rayVersion: "2.40.0"`, "0.29.0", "which ray[llm] pins in Ray 2.60.0, the newest Ray release that genrm knows"},
+		{"kuberay", plan.KubeRay, "", "0.29.0", "which ray[llm] pins in Ray 2.60.0, the newest Ray release that genrm knows"},
+		{"kuberay, version", plan.KubeRay, `kuberay: {rayVersion: "2.60.0", image: "site/rl:1"}`, "0.29.0", "which ray[llm] pins in Ray 2.60.0, as kuberay.rayVersion says"},
+		{"kuberay, image", plan.KubeRay, `kuberay: image: "rayproject/ray-llm:2.60.0-py311-cu128"`, "0.29.0", "which ray[llm] pins in Ray 2.60.0, as the tag of kuberay.image says"},
+		{"kuberay, image of another kind", plan.KubeRay, `kuberay: image: "site/rl:2.40.0"`, "0.29.0", "which ray[llm] pins in Ray 2.60.0, the newest Ray release that genrm knows"},
+		{"kuberay, unknown release", plan.KubeRay, `kuberay: rayVersion: "2.40.0"`, newest, "the newest release that genrm knows: which one ray[llm] of Ray 2.40.0 (as kuberay.rayVersion says) pins is not known"},
+		{"block without a target", "", `kuberay: rayVersion: "2.60.0"`, "0.29.0", "which ray[llm] pins in Ray 2.60.0, as kuberay.rayVersion says"},
+		{"stated", plan.Ray, `serve: instances: q: engine_version: "0.24.0"`, "0.24.0", "as engine_version says"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			src := `serve: instances: q: {engine: "vllm", model_path: "/m/j", num_gpus: 1}` + "\n" + c.more
+			e := compileExperiment(cueText(t, src), "", "case", Options{Target: c.target})
+			if got := instance(t, e, "q").EngineVersion; got != c.version {
+				t.Errorf("checked against %s, want %s", got, c.version)
+			}
+			want := plan.Fact{Path: "serve.instances.q", Text: fmt.Sprintf("flags are checked against vLLM %s, %s", c.version, c.fact)}
+			if !slices.Contains(e.plan.Facts, want) {
+				t.Errorf("no fact %q in %q", want, e.plan.Facts)
+			}
+		})
+	}
+	sglang := compileExperiment(cueText(t, `serve: instances: q: {engine: "sglang", model_path: "/m/j", num_gpus: 1}`), "", "case", Options{Target: plan.Ray})
+	if got := instance(t, sglang, "q").EngineVersion; got != engines.Latest("sglang").Version {
+		t.Errorf("SGLang is checked against %s", got)
 	}
 }

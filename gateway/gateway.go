@@ -26,10 +26,18 @@ import (
 // Options is what the gateway has to be told besides its file.
 type Options struct {
 	Upstreams map[string][]string                  // by route_key: base addresses of the replicas of vllm, sglang and sim
+	Fronts    map[string]Front                     // by route_key, in place of its Upstreams: a server that passes requests on to the judge
 	Getenv    func(string) string                  // resolves secrets
 	Timeout   time.Duration                        // of a judge's whole answer, retries included; 0 means [DefaultTimeout]
 	Transport http.RoundTripper                    // to the judges; nil means one of its own
 	sleep     func(context.Context, time.Duration) // between attempts; tests replace it
+}
+
+// Front is an OpenAI-style server of several models in front of a judge, such as
+// the ingress of Ray Serve LLM. It is well when it lists its models.
+type Front struct {
+	Base   string      // address before /v1
+	Header http.Header // of every request
 }
 
 // DefaultTimeout bounds an answer where [Options] does not.
@@ -91,6 +99,14 @@ func New(c *Config, o Options) (*Gateway, error) {
 		}
 		rt.transport = local
 		if rt.Engine == "openai" {
+			rt.transport = remote
+		}
+		if front, ok := o.Fronts[rt.RouteKey]; ok && rt.Engine != "openai" {
+			base := strings.TrimRight(front.Base, "/") + "/v1"
+			rt.replicas = []*replica{{base: base, probe: base + "/models"}}
+			for name, values := range front.Header {
+				rt.header[name] = values
+			}
 			rt.transport = remote
 		}
 		if len(rt.replicas) == 0 {

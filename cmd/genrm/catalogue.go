@@ -26,7 +26,7 @@ func (catalogueShowCmd) Help() string {
 Examples:
 
   genrm catalogue show vllm
-  genrm catalogue show vllm@0.24.0 tensor_parallel_size
+  genrm catalogue show vllm@0.29.0 tensor_parallel_size
   genrm catalogue show relax advantage_estimator
   genrm catalogue show sglang -o json | jq '.flags[].name'`
 }

@@ -10,6 +10,7 @@ import (
 
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/ray"
 	"genrm.dev/genrm/launchers/ray/kuberay"
 	"genrm.dev/genrm/launchers/slurm"
 )
@@ -31,6 +32,8 @@ func (emitCmd) Help() string {
   processes.json  serve: every process with its node and GPUs
   engine-*.sh     serve: one script per engine and node
   job.sbatch      target slurm: the job, which sbatch takes as it is
+  job.json        target ray, relax and gym: the body of POST /api/jobs/
+  serve.json      serve on target ray: the application, which Ray Serve's REST API and serve deploy take
   kuberay.yaml    target kuberay: the objects, which kubectl apply takes as they are
   and the files that the command reads, such as gym.yaml
 
@@ -91,16 +94,17 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 	seen := map[string]bool{}
 	for _, p := range plans {
 		files, err := emit.Files(p)
-		if err == nil && p.Target == plan.Slurm {
-			var job []emit.File
-			job, err = slurm.Files(p)
-			files = append(files, job...)
+		var more []emit.File
+		switch {
+		case err != nil:
+		case p.Target == plan.Slurm:
+			more, err = slurm.Files(p)
+		case p.Target == plan.Ray:
+			more, err = ray.Files(p)
+		case p.Target == plan.KubeRay:
+			more, err = kuberay.Files(p)
 		}
-		if err == nil && p.Target == plan.KubeRay {
-			var objects []emit.File
-			objects, err = kuberay.Files(p)
-			files = append(files, objects...)
-		}
+		files = append(files, more...)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}

@@ -17,9 +17,17 @@ const (
 	goldenDir   = "../../golden"
 )
 
+// onClusters are the targets for which every example that compiles for them has
+// a golden plan.
+var onClusters = []plan.Target{plan.Ray, plan.KubeRay}
+
 // perTarget are the examples that have a golden plan for each target: one a
 // workload.
 var perTarget = []string{"relax-dual-judge", "gym-genrm", "serve-two-vllm"}
+
+// anyImage is what examples are given where target kuberay wants an image: they
+// name none, since it is the reader's own.
+const anyImage = `kuberay.image="registry.example/ray:2.60.0"`
 
 // exampleDirs lists the folders of experiments among the examples.
 func exampleDirs(t *testing.T) []string {
@@ -49,9 +57,17 @@ func TestGoldenExamples(t *testing.T) {
 		name := filepath.Base(dir)
 		want[name] = true
 		targets := []string{""}
-		if slices.Contains(perTarget, name) {
-			for _, target := range plan.Targets {
+		for _, target := range plan.Targets {
+			if slices.Contains(perTarget, name) {
 				targets = append(targets, string(target))
+			} else if slices.Contains(onClusters, target) {
+				args := []string{"vet", dir, "--target", string(target)}
+				if target == plan.KubeRay {
+					args = append(args, "--set", anyImage)
+				}
+				if code, _, _ := call(t, args...); code == 0 {
+					targets = append(targets, string(target))
+				}
 			}
 		}
 		for _, target := range targets {
@@ -59,6 +75,9 @@ func TestGoldenExamples(t *testing.T) {
 				args := []string{"golden", dir, "--dir", goldenDir, mode}
 				if target != "" {
 					args = append(args, "--target", target)
+				}
+				if target == string(plan.KubeRay) {
+					args = append(args, "--set", anyImage)
 				}
 				if code, out, errs := call(t, args...); code != 0 {
 					t.Errorf("exit status %d\n%s%s", code, out, errs)
@@ -93,12 +112,16 @@ func TestExamples(t *testing.T) {
 			}
 			taken := 0
 			for _, target := range plan.Targets {
-				if code, _, _ := call(t, "vet", dir, "--target", string(target)); code != 0 {
+				args := []string{dir, "--target", string(target)}
+				if target == plan.KubeRay {
+					args = append(args, "--set", anyImage)
+				}
+				if code, _, _ := call(t, append([]string{"vet"}, args...)...); code != 0 {
 					continue
 				}
 				taken++
 				out := t.TempDir()
-				if code, _, errs := call(t, "emit", dir, "--target", string(target), "-o", out); code != 0 {
+				if code, _, errs := call(t, append(append([]string{"emit"}, args...), "-o", out)...); code != 0 {
 					t.Fatalf("emit for %s: exit status %d\n%s", target, code, errs)
 				}
 				checkScripts(t, out)

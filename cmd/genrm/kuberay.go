@@ -400,8 +400,7 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 		return targetError{err}
 	}
 	if c.Process != "" && c.Process != "driver" {
-		l := &lastLines{out: a.stdout, n: c.Lines, held: !c.Follow}
-		return c.kubeErr(a, errors.Join(s.PodLog(a.ctx, c.Process, c.Follow, l), l.flush()))
+		return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.PodLog(a.ctx, c.Process, c.Follow, out) }))
 	}
 	if c.Follow {
 		var since time.Time
@@ -415,8 +414,18 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 			return err
 		}))
 	}
-	l := &lastLines{out: a.stdout, n: c.Lines, held: true}
-	return c.kubeErr(a, errors.Join(s.Log(a.ctx, l), l.flush()))
+	return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.Log(a.ctx, out) }))
+}
+
+// cut shows the last lines of a log that is not followed.
+func (c *logsCmd) cut(a *app, write func(io.Writer) error) error {
+	if c.Follow || c.Lines < 0 {
+		return write(a.stdout)
+	}
+	ends := &lastLines{most: c.Lines}
+	err := write(ends)
+	_, e := io.WriteString(a.stdout, ends.text())
+	return errors.Join(err, e)
 }
 
 func (c *logsCmd) kubeErr(a *app, err error) error {
@@ -428,35 +437,6 @@ func (c *logsCmd) kubeErr(a *app, err error) error {
 		return err
 	}
 	return targetError{err}
-}
-
-// lastLines passes on the last n lines of what is written, once it is flushed;
-// all as it comes if n is negative or nothing is held.
-type lastLines struct {
-	out  io.Writer
-	n    int
-	held bool
-	text strings.Builder
-}
-
-func (l *lastLines) Write(p []byte) (int, error) {
-	if l.n < 0 || !l.held {
-		return l.out.Write(p)
-	}
-	if l.text.Len() > 64<<20 { // the beginning is not shown anyway
-		rest := last(l.text.String(), l.n)
-		l.text.Reset()
-		l.text.WriteString(rest)
-	}
-	return l.text.Write(p)
-}
-
-func (l *lastLines) flush() error {
-	if l.n < 0 || !l.held {
-		return nil
-	}
-	_, err := io.WriteString(l.out, last(l.text.String(), l.n))
-	return err
 }
 
 // kubeEndpoint shows where the judges of a RayService are asked.
@@ -497,8 +477,8 @@ func kubeEndpoints(out io.Writer, s *kuberay.Session, e *rundir.Endpoints) error
 		return err
 	}
 	svc, port := s.Object().ServeService()
-	fmt.Fprintf(out, "\nThese addresses are the cluster's own. From here:\n\n  kubectl -n %s port-forward service/%s %d\n  curl -s http://localhost:%d%s/v1/models\n",
-		s.Object().Namespace, svc, port, port, strings.TrimPrefix(e.Instances[0].Value.URL, s.Object().URL()))
+	fmt.Fprintf(out, "\nThese addresses are the cluster's own. From here:\n\n  genrm gateway --run %s   # the GenRM API, by way of the API server\n  kubectl -n %s port-forward service/%s %d\n  curl -s http://localhost:%d%s/v1/models\n",
+		e.RunID, s.Object().Namespace, svc, port, port, strings.TrimPrefix(e.Instances[0].Value.URL, s.Object().URL()))
 	return nil
 }
 

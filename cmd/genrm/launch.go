@@ -35,7 +35,7 @@ type launchCmd struct {
 	Kubeconfig  string `placeholder:"FILE" help:"Target kuberay: the kubeconfig. Default: KUBECONFIG, else ~/.kube/config, else the pod's own service account."`
 	Context     string `placeholder:"NAME" help:"Target kuberay: context of the kubeconfig. Default: kuberay.context, else its current one."`
 	Namespace   string `short:"n" placeholder:"NAME" help:"Target kuberay: namespace. Default: kuberay.namespace, else the context's."`
-	Replace     bool   `help:"Served judges on target kuberay: change the object of an earlier run of this experiment in place."`
+	Replace     bool   `help:"Targets ray and kuberay, serve: what an older run of the experiment became is updated in place. Without it a second launch is refused."`
 	Grows       bool   `help:"Targets ray and kuberay: too few GPUs are a warning, since the cluster gets nodes when it is asked."`
 	Rehearse    bool   `help:"Replace every judge by a simulator that echoes: no model, no GPU, no driver."`
 	Output      string `short:"o" enum:"text,json" default:"text" help:"Form of the result: text or json."`
@@ -52,7 +52,9 @@ func (launchCmd) Help() string {
 
 On target slurm: as vet; look for the run's secrets here; freeze the run, submit its job.sbatch, and print the job's id. The nodes look for programs, models and GPUs before they start anything. --wait follows the queue, the start and the run to its end; Ctrl-C leaves the job alone. Several experiments are one job array.
 
-On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone.
+On target ray, for relax and gym: the live cluster's GPUs, version and authentication are compared with the plan, and the run becomes a Ray job. --wait follows it, with what the driver prints; Ctrl-C leaves the job alone. Several experiments are a job each, and all are looked at before the first is submitted; --wait waits for all, and the exit status is the highest. Local folders of the ray block are uploaded.
+
+On target ray, for serve: the cluster is looked at in the same way, and the judges become one application of Ray Serve beside those that are there, named after the experiment. --wait returns when it is ready; genrm gateway --run ID puts the GenRM API in front of it.
 
 On target kuberay: the live cluster is looked at, everything at once: namespace, KubeRay and its fields, permissions, GPUs of the nodes, what the pods refer to; then the API server says whether it would take the objects (a RayJob, or a RayService for serve), and gets them by server-side apply. --wait follows the run, with the reasons of pods that do not start and what the driver prints, and returns for served judges when they are ready; Ctrl-C leaves the run alone. A run that does not start within kuberay.startup_deadline is removed by --wait.
 
@@ -76,8 +78,10 @@ func (c *launchCmd) Run(a *app) error {
 		return usagef("--address belongs to target ray")
 	case c.Grows && t != plan.Ray && t != plan.KubeRay:
 		return usagef("--grows belongs to targets ray and kuberay")
-	case (c.kube().given() || c.Replace || c.DryRun == dryServer) && t != plan.KubeRay:
-		return usagef("--kubeconfig, --context, --namespace, --replace and --dry-run=server belong to target kuberay")
+	case c.Replace && t != plan.Ray && t != plan.KubeRay:
+		return usagef("--replace belongs to targets ray and kuberay")
+	case (c.kube().given() || c.DryRun == dryServer) && t != plan.KubeRay:
+		return usagef("--kubeconfig, --context, --namespace and --dry-run=server belong to target kuberay")
 	}
 	if c.Wait && c.DryRun != "" || c.Detach && c.Follow {
 		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
@@ -88,6 +92,9 @@ func (c *launchCmd) Run(a *app) error {
 	}
 	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Slurm }) {
 		return c.array(a, plans)
+	}
+	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Ray || p.Workload == plan.Serve }) {
+		return c.ray(a, plans)
 	}
 	if len(plans) != 1 {
 		var names []string
@@ -109,7 +116,13 @@ func (c *launchCmd) Run(a *app) error {
 	case plan.Slurm:
 		return c.slurm(a, p)
 	case plan.Ray:
-		return c.ray(a, p)
+		if p.Workload == plan.Serve {
+			return c.rayServe(a, p)
+		}
+		if c.Replace {
+			return usagef("--replace updates a serve application in place, and each %s run is a job of its own", p.Workload)
+		}
+		return c.ray(a, plans)
 	case plan.KubeRay:
 		return c.kuberay(a, p)
 	case "":

@@ -22,7 +22,7 @@ type logsCmd struct {
 }
 
 func (logsCmd) Help() string {
-	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is.
+	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes.
 
 Examples:
 
@@ -43,6 +43,9 @@ func (c *logsCmd) Run(a *app) error {
 	run, err := c.open(a)
 	if err != nil {
 		return err
+	}
+	if onRayServe(run) {
+		return c.rayServe(a, run)
 	}
 	if run.Target == string(plan.Ray) {
 		return c.ray(a, run)

@@ -9,87 +9,245 @@ import (
 	"strings"
 	"time"
 
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/ray"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
-// ray submits a job to a Ray cluster, and with --wait follows it.
-func (c *launchCmd) ray(a *app, p *plan.Plan) error {
+// ray submits a job of each plan to a Ray cluster, and with --wait follows them.
+func (c *launchCmd) ray(a *app, plans []*plan.Plan) error {
 	switch {
-	case p.Workload == plan.Serve:
-		return usagef("a serve workload cannot be launched on target ray yet: emit writes its files")
 	case c.Detach:
 		return usagef("a Ray job is left to Ray anyway: --detach belongs to target local")
 	case c.TestOnly:
 		return usagef("--test-only asks a scheduler: it goes with target slurm")
 	case c.Rehearse, c.Judges != "":
 		return usagef("--rehearse and --judges do not go with target ray yet")
+	case c.Follow && len(plans) > 1:
+		return usagef("--follow shows one log, and there are %d experiments: choose by --name, or launch them and look by genrm logs RUN -f", len(plans))
 	}
 	if c.DryRun != "" {
-		req, found, err := ray.NewRequest(p)
-		if err != nil {
-			return err
-		}
-		if err := a.print(found); err != nil {
-			return err
-		}
-		return printJSON(a.stdout, req)
+		return a.rayRequests(plans)
 	}
-	cwd, err := os.Getwd()
+	prepared, root, err := c.prepareRay(a, plans)
+	defer func() {
+		for _, p := range prepared {
+			p.Close()
+		}
+	}()
 	if err != nil {
 		return err
-	}
-	known, root, err := c.roots(a, p)
-	if err != nil {
-		return err
-	}
-	block, _ := p.Settings.Get("ray")
-	address, err := ray.Address(c.Address, block, a.getenv)
-	if err != nil {
-		return usagef("%v", err)
-	}
-	run, job, found, err := ray.Launch(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Progress: a.sending()})
-	if e := a.print(found); e != nil {
-		return errors.Join(e, err)
-	}
-	if run != nil {
-		if err := run.Link(known); err != nil {
-			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
-		}
-	}
-	switch {
-	case err != nil:
-		return targetError{err}
-	case found.HasErrors():
-		return exitStatus(exitTarget)
 	}
 	out := a.stdout
 	if c.Output == "json" {
 		out = a.stderr // the result is what is on stdout
+	}
+	var runs []*rundir.Run
+	for i, p := range prepared {
+		run, err := c.launchRay(a, p, root[i], out)
+		if run != nil {
+			runs = append(runs, run)
+		}
+		if err != nil {
+			if len(plans) > 1 {
+				fmt.Fprintf(a.stderr, "genrm: %d of %d were submitted; %s was not\n", i, len(plans), plans[i].Name)
+			}
+			return err
+		}
+	}
+	switch {
+	case (c.Wait || c.Follow) && len(runs) == 1:
+		return c.followRay(a, runs[0], out)
+	case c.Wait:
+		return c.followRays(a, runs, out)
+	case c.Output != "json":
+		return nil
+	}
+	return a.reportRays(runs)
+}
+
+// reportRays prints one run as it is, several as a list.
+func (a *app) reportRays(runs []*rundir.Run) error {
+	var reports []report
+	for _, run := range runs {
+		st, err := a.runStatus(run)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, report{st, run.Dir})
+	}
+	if len(reports) == 1 {
+		return printJSON(a.stdout, reports[0])
+	}
+	return printJSON(a.stdout, reports)
+}
+
+// rayRequests prints what would be submitted.
+func (a *app) rayRequests(plans []*plan.Plan) error {
+	var all []ray.Request
+	for _, p := range plans {
+		req, found, err := ray.NewRequest(p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if err := a.print(found); err != nil {
+			return err
+		}
+		all = append(all, req)
+	}
+	if len(all) == 1 {
+		return printJSON(a.stdout, all[0])
+	}
+	return printJSON(a.stdout, all)
+}
+
+// rayRoots are the folders of runs of a launch; see roots.
+type rayRoots struct{ known, root string }
+
+// prepareRay looks whether every plan can be launched, before the first is.
+func (c *launchCmd) prepareRay(a *app, plans []*plan.Plan) (out []*ray.Prepared, roots []rayRoots, err error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return nil, nil, err
+	}
+	var all diag.List
+	for _, p := range plans {
+		known, root, err := c.roots(a, p)
+		if err != nil {
+			return out, nil, err
+		}
+		block, _ := p.Settings.Get("ray")
+		address, err := ray.Address(c.Address, block, a.getenv)
+		if err != nil {
+			return out, nil, usagef("%v", err)
+		}
+		ready, found, err := ray.Prepare(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Progress: a.sending()}, out)
+		all = append(all, found...)
+		if err != nil {
+			return out, nil, errors.Join(a.print(all), targetError{err})
+		}
+		if ready != nil {
+			out, roots = append(out, ready), append(roots, rayRoots{known, root})
+		}
+	}
+	if !all.HasErrors() {
+		all = append(all, ray.Together(out)...)
+	}
+	if err := a.print(all); err != nil {
+		return out, nil, err
+	}
+	if all.HasErrors() {
+		return out, nil, exitStatus(exitTarget)
+	}
+	return out, roots, nil
+}
+
+// launchRay submits one job and says so.
+func (c *launchCmd) launchRay(a *app, p *ray.Prepared, at rayRoots, out io.Writer) (*rundir.Run, error) {
+	run, job, found, err := p.Launch(a.ctx)
+	if e := a.print(found); e != nil {
+		return run, errors.Join(e, err)
+	}
+	if run != nil {
+		if err := run.Link(at.known); err != nil {
+			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", at.root, err)
+		}
+	}
+	switch {
+	case err != nil:
+		return run, targetError{err}
+	case found.HasErrors():
+		return run, exitStatus(exitTarget)
 	}
 	for _, u := range job.Uploads {
 		what := "uploaded"
 		if u.There {
 			what = "is there already"
 		}
-		fmt.Fprintf(a.stderr, "%s %s: %d files, %.1f MiB, %s\n", relative(u.Dir), what, u.Files, float64(u.Bytes)/(1<<20), u.URI)
+		fmt.Fprintf(a.stderr, "%s %s: %s, %s\n", relative(u.Dir), what, u.Size(), u.URI)
 	}
 	if c.Wait || c.Follow || c.Output != "json" {
 		fmt.Fprintf(out, "job %s, run %s in %s\n", job.ID, run.ID, relative(run.Dir))
 	}
-	if c.Wait || c.Follow {
-		return c.followRay(a, run, out)
+	return run, nil
+}
+
+// followRays waits for the ends of several jobs, and tells of each what changes.
+// The exit status is the highest of theirs. A signal leaves them alone.
+func (c *launchCmd) followRays(a *app, runs []*rundir.Run, out io.Writer) error {
+	signals := a.takeSignals()
+	said := make([]string, len(runs))
+	lost := a.lost()
+	broken, left, worst := false, len(runs), 0
+	for {
+		var away error
+		a.away = nil // what did not answer in the last round may answer now
+		for i, run := range runs {
+			if said[i] == over {
+				continue
+			}
+			st, err := a.rayStatus(run)
+			var gone *ray.Unreachable
+			switch {
+			case errors.As(err, &gone):
+				away = gone
+			case err != nil:
+				return err
+			}
+			if err != nil {
+				continue // its dashboard is not asked again in this round
+			}
+			line := stateText(st)
+			switch {
+			case st.State == rundir.Ready:
+				line = "running"
+			case st.Reason != "":
+				line += ": " + firstLine(st.Reason)
+			}
+			if line != said[i] {
+				said[i] = line
+				fmt.Fprintf(out, "%s  %s\n", run.ID, line)
+			}
+			if st.State.Told() {
+				code := exitTarget
+				if st.ExitCode != nil {
+					code = *st.ExitCode
+				}
+				worst = max(worst, code)
+				said[i] = over
+				left--
+			}
+		}
+		if (away != nil) != broken {
+			broken = away != nil
+			if err := lost(away); err != nil {
+				return err
+			}
+		}
+		if left == 0 {
+			break
+		}
+		select {
+		case sig := <-signals:
+			fmt.Fprintf(a.stderr, "\n%d of %d go on as Ray jobs; `genrm stop RUN` ends one\n", left, len(runs))
+			return exitStatus(128 + number(sig))
+		case <-time.After(pollJob):
+		}
 	}
 	if c.Output == "json" {
-		st, err := a.runStatus(run)
-		if err != nil {
+		if err := a.reportRays(runs); err != nil {
 			return err
 		}
-		return printJSON(a.stdout, report{st, run.Dir})
+	}
+	if worst > 0 {
+		return exitStatus(worst)
 	}
 	return nil
 }
+
+// over is said of a run that has ended, to ourselves.
+const over = "\x00"
 
 // sending shows how far an upload is, on a terminal.
 func (a *app) sending() func(ray.Upload, int64) {
@@ -277,17 +435,20 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 		return targetError{err}
 	}
 	if !c.Follow || c.Lines >= 0 {
-		text, err := s.Log(a.ctx)
-		if err != nil {
+		var out io.Writer = a.stdout
+		ends := &lastLines{most: c.Lines}
+		if c.Lines >= 0 {
+			out = ends
+		}
+		if err := s.Log(a.ctx, out); err != nil {
 			return targetError{err}
 		}
 		if !c.Follow {
-			_, err = io.WriteString(a.stdout, last(text, c.Lines))
+			_, err = io.WriteString(a.stdout, ends.text())
 			return err
 		}
 		// What is older than the last lines is passed over.
-		skip := &skipping{out: a.stdout, n: len(text) - len(last(text, c.Lines))}
-		err = s.Follow(a.ctx, skip, a.lost())
+		err = s.Follow(a.ctx, &skipping{out: a.stdout, n: ends.n - len(ends.text())}, a.lost())
 		return c.followed(a, err)
 	}
 	return c.followed(a, s.Follow(a.ctx, a.stdout, a.lost()))
@@ -300,11 +461,32 @@ func (c *logsCmd) followed(a *app, err error) error {
 	return targetError{err}
 }
 
-// last are the last n lines of a text; all of them if n is negative.
-func last(text string, n int) string {
-	if n < 0 {
-		return text
+// lastLines keeps the last lines of what is written.
+type lastLines struct {
+	most  int
+	n     int // bytes that were written
+	kept  []byte
+	worth int // bytes of kept that the last look left
+}
+
+// lineWorth is how much is kept at least before it is looked through.
+const lineWorth = 1 << 20
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.n += len(p)
+	l.kept = append(l.kept, p...)
+	if len(l.kept) > 2*max(l.worth, lineWorth) {
+		l.kept = append([]byte(nil), l.text()...)
+		l.worth = len(l.kept)
 	}
+	return len(p), nil
+}
+
+// text are the last lines.
+func (l *lastLines) text() string { return last(string(l.kept), l.most) }
+
+// last are the last n lines of a text.
+func last(text string, n int) string {
 	end := len(strings.TrimSuffix(text, "\n"))
 	at := len(text)
 	if n > 0 {

@@ -194,6 +194,19 @@ func (f *rayFinder) list(ctx context.Context) ([]remoteRun, error) {
 		}
 		out = append(out, remoteRun{j.Info, j.Status, map[string][]byte{ray.JobFile: text}})
 	}
+	served, others, err := ray.ServeRuns(ctx, f.address, f.a.env, version())
+	if err != nil {
+		return nil, err
+	}
+	f.foreign = append(f.foreign, others...)
+	for _, s := range served {
+		text, err := rundir.Text(s.Serving)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, remoteRun{s.Info, s.Status, map[string][]byte{ray.ServeFile: text}})
+	}
+	slices.SortStableFunc(out, func(a, b remoteRun) int { return a.Created.Compare(b.Created) })
 	return out, nil
 }
 
@@ -204,7 +217,7 @@ func (f *rayFinder) find(ctx context.Context, ref string) (rundir.Info, map[stri
 	}
 	r, err := pick(runs, ref, f.address)
 	if err != nil && slices.Contains(f.foreign, ref) {
-		err = notOurs(fmt.Sprintf("%s is a job on %s that genrm did not launch", ref, f.address))
+		err = notOurs(fmt.Sprintf("%s on %s is not of genrm", ref, f.address))
 	}
 	return r.Info, r.Files, err
 }

@@ -31,6 +31,8 @@ func TestRemote(t *testing.T) {
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch id := strings.TrimSuffix(strings.TrimPrefix(req.URL.Path, "/api/jobs/"), "-1"); {
+		case strings.HasPrefix(req.URL.Path, "/api/serve/"):
+			_, _ = io.WriteString(w, `{"applications": {}}`)
 		case req.URL.Path == "/api/jobs/":
 			_, _ = io.WriteString(w, "["+jobs["theirs-1"]+","+jobs["mine-2"]+","+jobs["mine-1"]+","+jobs["old"]+","+jobs["evil"]+","+jobs["driver"]+"]")
 		case strings.HasSuffix(req.URL.Path, "/logs"):
@@ -42,7 +44,9 @@ func TestRemote(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[]") }))
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.WriteString(w, map[bool]string{true: "[]", false: `{"applications": {}}`}[req.URL.Path == "/api/jobs/"])
+	}))
 	defer empty.Close()
 	const gone = "http://127.0.0.1:1"
 	for _, c := range []struct {
@@ -60,7 +64,7 @@ func TestRemote(t *testing.T) {
 		{[]string{"status", "mine", "--address", s.URL}, "", 1, "mine is the beginning of 2 runs: mine-1 of " + me + "@there, mine-2"},
 		{[]string{"status", "theirs", "--address", s.URL}, "", 0, "theirs-1\n"},
 		{[]string{"status", "mine-3", "--address", s.URL}, "", 1, "did you mean"},
-		{[]string{"status", "raysubmit_x", "--address", s.URL}, "", 1, "raysubmit_x is a job on " + s.URL + " that genrm did not launch"},
+		{[]string{"status", "raysubmit_x", "--address", s.URL}, "", 1, "raysubmit_x on " + s.URL + " is not of genrm"},
 		{[]string{"status", "../evil", "--address", s.URL}, "", 1, "no run ../evil"},
 		{[]string{"status", "--address", empty.URL}, "", 1, "no run in " + empty.URL},
 		{[]string{"status", "mine-1", "--address", gone}, "", 3, "connection refused"},

@@ -102,6 +102,9 @@ func (c *statusCmd) Run(a *app) error {
 func (a *app) runStatus(run *rundir.Run) (*rundir.Status, error) {
 	switch run.Target {
 	case string(plan.Ray):
+		if onRayServe(run) {
+			return a.serveStatus(run)
+		}
 		return a.rayStatus(run)
 	case string(plan.KubeRay):
 		return a.kubeStatus(run)
@@ -145,7 +148,7 @@ func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
 func stateText(st *rundir.Status) string {
 	s := string(st.State)
 	switch {
-	case st.State == rundir.Ready:
+	case st.State == rundir.Ready && st.ReadyAfter > 0: // a cluster does not say when it was
 		s += fmt.Sprintf(" after %s", took(st.ReadyAfter))
 	case st.State.Ended() && st.ExitCode != nil && *st.ExitCode != 0:
 		s += fmt.Sprintf(", exit status %d", *st.ExitCode)
@@ -283,6 +286,9 @@ func (c *endpointCmd) Run(a *app) error {
 	} else if st.State.Ended() {
 		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
 	}
+	if onRayServe(run) {
+		return c.rayServe(a, run)
+	}
 	e, err := endpoints(run)
 	if err != nil {
 		return err
@@ -417,6 +423,9 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 	}
 	if run.Target == string(plan.Slurm) {
 		return a.stopJob(run, st, quiet, out)
+	}
+	if onRayServe(run) {
+		return a.stopServe(run, st, quiet, out)
 	}
 	if run.Target == string(plan.Ray) {
 		return a.stopRay(run, st, quiet)

@@ -34,3 +34,16 @@ func Tag(ref string) string {
 	}
 	return ""
 }
+
+var ray = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
+
+// Ray returns the release of Ray that the tag of a Ray image names ("2.60.0" of
+// rayproject/ray-llm:2.60.0-py311-gpu), or "" for another image and for a tag
+// that names none, or a build between releases.
+func Ray(ref string) string {
+	ref, _, _ = strings.Cut(ref, "@")
+	if m := ray.FindStringSubmatch(ref); m != nil {
+		return m[1]
+	}
+	return ""
+}

@@ -23,3 +23,22 @@ func TestReferences(t *testing.T) {
 		}
 	}
 }
+
+func TestRay(t *testing.T) {
+	for ref, want := range map[string]string{
+		"rayproject/ray:2.60.0":                     "2.60.0",
+		"rayproject/ray-llm:2.60.0-py311-cu128":     "2.60.0",
+		"registry:5000/ray-ml:v2.60.0-gpu":          "2.60.0",
+		"ray:2.60.0@sha256:0123":                    "2.60.0",
+		"rayproject/ray-ml:2.60.0.abc123-py311-gpu": "",
+		"rayproject/ray:nightly-py311":              "",
+		"rayproject/ray":                            "",
+		"site/rl:2.60.0":                            "",
+		"site/xray:2.60.0":                          "",
+		"vllm/vllm-openai:v0.29.0":                  "",
+	} {
+		if got := Ray(ref); got != want {
+			t.Errorf("Ray(%q) = %q, want %q", ref, got, want)
+		}
+	}
+}

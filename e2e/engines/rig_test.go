@@ -114,7 +114,7 @@ cluster: {nodes: 1, gpus_per_node: 8}
 // vllm is a judge that vLLM serves; more is CUE that goes into its block.
 func vllm(name, model, more string) string {
 	return fmt.Sprintf(`%s: {
-			engine: "vllm", model_path: %q, num_gpus: 1
+			engine: "vllm", model_path: %q, num_gpus: 1, engine_version: "0.24.0" // what ./run installs
 			engine_config: {max_context_len: 512, enforce_eager: true}
 			sampling_config: {temperature: 0, max_response_len: 3}
 			env: {VLLM_CPU_KVCACHE_SPACE: "1", VLLM_NO_USAGE_STATS: "1", HF_HUB_OFFLINE: "1", TORCHDYNAMO_DISABLE: "1"} // else it needs g++

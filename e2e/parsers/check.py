@@ -15,9 +15,10 @@ import generate  # noqa: E402
 
 
 def main():
-    passed, failures, cases = 0, [], read(sys.argv[1:])
     files = [file for engine in ("sglang", "vllm") for file in CATALOGUES.glob(f"{engine}-*.jsonl")]
-    for engine, version in sorted(file.stem.split("-", 1) for file in files):
+    releases = sorted(tuple(file.stem.split("-", 1)) for file in files)
+    passed, failures, cases = 0, [], read(sys.argv[1:], releases)
+    for engine, version in releases:
         problems = drift(engine, version)
         mine = cases.pop((engine, version), [])
         for case, answer in zip(mine, parse(engine, version, mine), strict=True):
@@ -34,14 +35,16 @@ def main():
     raise SystemExit(bool(failures) or not passed)
 
 
-def read(paths):
-    """The cases of all files, by engine and version, each with its place."""
+def read(paths, releases):
+    """The cases of all files, by engine and version, each with its place. One without a version is of each release."""
     cases = collections.defaultdict(list)
     for path in map(pathlib.Path, paths):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if line.strip():
                 case = json.loads(line)
-                cases[case["engine"], case["version"]].append({**case, "place": f"{path.name}:{number}"})
+                versions = [case["version"]] if "version" in case else [v for e, v in releases if e == case["engine"]]
+                for version in versions:
+                    cases[case["engine"], version].append({**case, "place": f"{path.name}:{number}"})
     return cases
 
 

@@ -2,7 +2,7 @@
 
 Reads a case a line, a JSON object:
 
-    engine, version   of the parser; check.py sends each case to the right one
+    engine, version   of the parser; check.py sends each case to the right one, or without a version to each release
     argv              the words after the program's name, or with it; a placeholder such as {port:http} stands for a
                       number
     want              {name: value}: what the parser must make of a flag (any spelling without dashes, - or _) or put

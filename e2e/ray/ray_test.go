@@ -3,6 +3,7 @@
 package ray
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,10 +33,20 @@ const driver = `#!/usr/bin/env python3
 import json, os, pathlib, sys, time
 here = pathlib.Path(%s)
 files = {a: open(a).read() for a in sys.argv[1:] if a.endswith(".yaml") and os.path.exists(a)}
-(here / "record.new").write_text(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "files": files}))
-(here / "record.new").rename(here / "record")
+new = here / f"record.{os.getpid()}.new"
+new.write_text(json.dumps({"argv": sys.argv, "env": dict(os.environ), "cwd": os.getcwd(), "files": files}))
+(here / "records").mkdir(exist_ok=True)
+new.rename(here / "records" / str(os.getpid()))
 exec((here / "end").read_text())
 `
+
+// record is what a driver was given.
+type record struct {
+	Argv  []string // with its own name
+	Env   map[string]string
+	Cwd   string
+	Files map[string]string
+}
 
 // rig is one test's folder on one of the clusters.
 type rig struct {
@@ -186,26 +196,35 @@ func (r *rig) until(state string) {
 	}
 }
 
-// recorded waits for the driver's record.
-func (r *rig) recorded() (rec struct {
-	Argv  []string
-	Env   map[string]string
-	Cwd   string
-	Files map[string]string
-}) {
+// recorded waits for the record of the test's one driver.
+func (r *rig) recorded() record {
 	r.t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		data, err := os.ReadFile(filepath.Join(r.dir, "record"))
-		if err == nil {
-			if err := json.Unmarshal(data, &rec); err != nil {
-				r.t.Fatal(err)
-			}
-			return rec
+		if all := r.records(); len(all) > 0 {
+			return all[0]
 		}
 		if time.Since(start) > limit {
 			r.t.Fatal("the driver has recorded nothing")
 		}
 	}
+}
+
+// records are what the drivers of the test have recorded.
+func (r *rig) records() (out []record) {
+	r.t.Helper()
+	entries, _ := os.ReadDir(filepath.Join(r.dir, "records")) // none yet
+	for _, e := range entries {
+		var rec record
+		data, err := os.ReadFile(filepath.Join(r.dir, "records", e.Name()))
+		if err == nil {
+			err = json.Unmarshal(data, &rec)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		out = append(out, rec)
+	}
+	return out
 }
 
 // jobs are the ids of the cluster's jobs that hold a text.
@@ -398,7 +417,62 @@ func TestStop(t *testing.T) {
 	running.ends(0, nil, "launch", running.relax(2, ""))
 	running.recorded()
 	running.ends(0, []string{"has ended: stopped"}, "stop")
+	// The record is deleted right after it, as nobody should: the job does not come
+	// back, and how it ended stays known.
+	id := running.status().JobID
+	running.delete(id)
+	if got := running.jobs(running.mark()); len(got) != 0 {
+		t.Errorf("there are the jobs %q", got)
+	}
 	running.ends(0, []string{"stopped"}, "status")
+	running.ends(0, []string{"has ended: stopped"}, "stop")
+
+	// One whose record is gone before its end was seen.
+	gone := newRig(t, "")
+	gone.ends(0, nil, "launch", gone.relax(2, ""))
+	gone.recorded()
+	for start := time.Now(); gone.jobStatus() != "SUCCEEDED"; time.Sleep(100 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Fatal("the job does not end")
+		}
+	}
+	gone.delete(gone.jobs(gone.mark())[0])
+	gone.ends(0, []string{"unknown", "the cluster was started anew, or the job was deleted"}, "status")
+	gone.ends(0, []string{"unknown"}, "stop")
+}
+
+// delete removes the record of a job.
+func (r *rig) delete(id string) {
+	r.t.Helper()
+	req, err := http.NewRequest(http.MethodDelete, r.address+"/api/jobs/"+id, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		r.t.Fatalf("DELETE %s: %s: %s", id, resp.Status, text)
+	}
+}
+
+// jobStatus is what Ray says of the test's one job.
+func (r *rig) jobStatus() string {
+	r.t.Helper()
+	resp, err := http.Get(r.address + "/api/jobs/" + r.jobs(r.mark())[0])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var job struct {
+		Status string `json:"status"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&job); err != nil {
+		r.t.Fatal(err)
+	}
+	return job.Status
 }
 
 // TestInterrupt wants Ctrl-C to leave the job alone.
@@ -527,7 +601,6 @@ func TestTooFewGPUs(t *testing.T) {
 		t.Errorf("%d folders and the jobs %q are left", n, jobs)
 	}
 	r.ends(0, []string{"warning[GRM8320]", "succeeded"}, "launch", file, "--grows", "--wait")
-	r.ends(3, []string{"GRM8325"}, "launch", r.relax(2, `ray: working_dir: "code"`))
 }
 
 // TestLog follows a log over connections that break all the time.
@@ -593,6 +666,41 @@ func TestLog(t *testing.T) {
 	r.ends(0, []string{"line 59999"}, "logs", "-n", "2")
 }
 
+// TestLongLog follows 100 MB, of which genrm may keep little.
+func TestLongLog(t *testing.T) {
+	t.Parallel()
+	const lines = 1_000_000
+	r := newRig(t, "w = sys.stdout.write\nfor i in range(1000000): w(f'{i:09d} ' + 'x' * 89 + '\\n')")
+	for _, args := range [][]string{{"launch", r.relax(2, ""), "--wait"}, {"logs", "--lines=-1"}} {
+		cmd := r.command(args...)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, in := 0, bufio.NewScanner(out)
+		for in.Scan() {
+			if line := in.Bytes(); len(line) == 99 && line[0] <= '9' {
+				if want := fmt.Sprintf("%09d ", next); string(line[:10]) != want {
+					t.Errorf("%s: %.20q comes for %q", args[0], line, want)
+					break
+				}
+				next++
+			}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		if err := cmd.Wait(); err != nil || next != lines {
+			t.Errorf("%s: %v after %d lines", args[0], err, next)
+		}
+		if kib := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss; kib > 100<<10 {
+			t.Errorf("%s took %d KiB of memory", args[0], kib)
+		}
+	}
+	r.ends(0, []string{fmt.Sprintf("%09d x", lines-1)}, "logs", "-n", "1")
+}
+
 // do makes the rig do something to the cluster.
 func do(t *testing.T, args ...string) {
 	t.Helper()
@@ -642,12 +750,7 @@ func TestNodeKilled(t *testing.T) {
 	do(t, "node", "kill", "2")
 	t.Cleanup(func() {
 		do(t, "node", "start", "2")
-		for start := time.Now(); time.Since(start) < limit; time.Sleep(time.Second) {
-			if r.nodes() == 2 {
-				return
-			}
-		}
-		t.Error("node 2 did not come back")
+		r.awaitNodes(2)
 	})
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(out.String(), "the node of its driver, or what watches it there, died") {
@@ -693,35 +796,53 @@ func (b *buffer) awaits(t *testing.T, text string) {
 	}
 }
 
-var block = regexp.MustCompile("(?ms)^```(cue|sh) (\\S+)\n(.*?)^```$")
-
-// TestReadme runs the commands that README.md shows for Ray, one by one.
-func TestReadme(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
+// TestHeadRestarted takes the head away while a run is followed, and with it what
+// it knows of jobs. Other tests wait.
+func TestHeadRestarted(t *testing.T) {
+	ended := newRig(t, "")
+	ended.ends(0, nil, "launch", ended.relax(2, ""), "--wait")
+	r := newRig(t, "time.sleep(3600)")
+	cmd := r.command("launch", r.relax(2, ""), "--wait")
+	var out buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, "time.sleep(2)")
-	ran := 0
-	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
-		if m[1] == "cue" && m[2] == "job.cue" {
-			r.file(m[2], strings.NewReplacer(`"/opt/relax"`, cueText(filepath.Join(r.dir, "relax"))).Replace(m[3]))
-		}
-		if m[1] != "sh" || m[2] != "ray" {
-			continue
-		}
-		for line := range strings.Lines(m[3]) {
-			cmd := r.command()
-			sh := exec.Command("bash", "-c", strings.ReplaceAll(line, "http://ray-head:8265", r.address))
-			sh.Dir, sh.Env = r.dir, append(cmd.Env, "PATH="+filepath.Dir(r.genrm)+":"+os.Getenv("PATH"))
-			if out, err := sh.CombinedOutput(); err != nil {
-				t.Errorf("%s: %v\n%s", line, err, out)
-			}
-			ran++
+	r.recorded()
+	do(t, "node", "kill", "1")
+	restart := sync.OnceFunc(func() {
+		do(t, "node", "start", "1")
+		r.awaitNodes(1)
+		do(t, "node", "kill", "2") // it is of the cluster that is gone
+		do(t, "node", "start", "2")
+		r.awaitNodes(2)
+	})
+	t.Cleanup(restart)
+	out.awaits(t, "Ray does not answer")
+	r.ends(3, []string{"the Ray dashboard at"}, "status")
+	r.ends(0, []string{"training-"}, "list")
+	restart()
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 3 {
+		t.Errorf("exit status %d", code)
+	}
+	for _, text := range []string{"unknown", "Ray has no record of the job", "the cluster was started anew"} {
+		if !strings.Contains(out.String(), text) {
+			t.Errorf("no %q in\n%s", text, out.String())
 		}
 	}
-	if ran == 0 {
-		t.Error("README.md shows no command for Ray")
+	r.ends(0, []string{"unknown"}, "status")
+	r.ends(0, []string{"unknown"}, "stop")
+	ended.ends(0, []string{"succeeded"}, "status")
+	ended.ends(3, []string{"Ray answers 404"}, "logs")
+}
+
+// awaitNodes waits until so many nodes live.
+func (r *rig) awaitNodes(n int) {
+	r.t.Helper()
+	for start := time.Now(); r.nodes() != n; time.Sleep(500 * time.Millisecond) {
+		if time.Since(start) > limit {
+			r.t.Fatalf("%d nodes live, not %d", r.nodes(), n)
+		}
 	}
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-openai-beside-local, plan sha256:e1af9a5c77ad50cdd3ea8a3f53c102c4c4710ac7f5692ad6984b55bc1d55079a. Do not edit.
+# Made by genrm from experiment serve-openai-beside-local, plan sha256:6c5b6e62517145a04a20487c1c46b1d2a762417fc3ed305f892d404fa110fadb. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:5bf88da58c1b46e173c03229763cbc34edc298d796f3857b9f16dc983c7aeb46. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:e8e5ed30d410512ef308a06413242ee00241e87ba8dcb5a8cea5a1dbc7f2b14d. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

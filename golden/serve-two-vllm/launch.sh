@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:5bf88da58c1b46e173c03229763cbc34edc298d796f3857b9f16dc983c7aeb46. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:e8e5ed30d410512ef308a06413242ee00241e87ba8dcb5a8cea5a1dbc7f2b14d. Do not edit.
 # Set GENRM_UPSTREAMS: addresses of the judges, as KEY=http://HOST:PORT,KEY=http://HOST:PORT, one for each replica.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"

@@ -125,7 +125,7 @@ func TestCheck(t *testing.T) {
 			}
 			serve: gateway: api_key: env: "GENRM_PAGE_UNSET"`, false,
 			[]string{
-				"GRM8111 serve.instances.a: vllm is not installed on this machine | install it: pip install vllm==0.24.0; or put the folder of its environment first in PATH",
+				"GRM8111 serve.instances.a: vllm is not installed on this machine | install it: pip install vllm==0.29.0; or put the folder of its environment first in PATH",
 				"GRM8113 serve.instances.a.model_path: the model /nowhere/x does not exist on this machine | write the path where it lies on this machine, or download it",
 				"GRM8117 serve.instances.a.env.TOKEN: the variable GENRM_PAGE_UNSET holds a secret and is not set | set it: export GENRM_PAGE_UNSET=…",
 				"GRM8117 serve.instances.b.api_key: the file /nowhere/key holds a secret: it does not exist | make it readable for you alone, or write another path",

@@ -11,15 +11,8 @@ import (
 
 // GPUs is the number of GPUs of a node that a plan uses.
 func GPUs(p *plan.Plan) int {
-	switch {
-	case p.Cluster.NodesNeeded > 1:
+	if p.Cluster.NodesNeeded > 1 {
 		return p.Cluster.GPUsPerNode
-	case p.Workload == plan.Gym: // whose judges Gym starts itself
-		n := 0
-		for _, i := range p.Instances {
-			n += i.Value.NumGPUs
-		}
-		return n
 	}
 	return need.GPUs(p)
 }

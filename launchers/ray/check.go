@@ -12,6 +12,7 @@ import (
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
+	"genrm.dev/genrm/schema/engines"
 )
 
 type checker struct{}
@@ -27,6 +28,11 @@ func (checker) Check(p *plan.Plan) diag.List {
 	version, _ := s.Field("version").AsString()
 	CheckServe(p, plan.Ray, version, &l)
 	runtimeEnv(p, s, &l)
+	if key := need.DriverGPU(p); key != "" {
+		if _, stated := wanted(s); !stated {
+			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", driverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
+		}
+	}
 	if p.Workload == plan.Serve {
 		for _, f := range []string{"working_dir", "entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory", "entrypoint_resources", "metadata"} {
 			if s.Field(f).OK() {
@@ -45,20 +51,14 @@ func (checker) Check(p *plan.Plan) diag.List {
 	return l
 }
 
-// llmPins is the vLLM release that ray[llm] of a Ray release pins. Source: the
-// requirements of the ray package on the package index.
-var llmPins = map[string]string{"2.60.0": "0.29.0"}
-
-// newestRay is the Ray release that is assumed where none is stated.
-const newestRay = "2.60.0"
-
 // PinnedVLLM is the vLLM release that ray[llm] of a Ray release pins, the newest
 // known Ray for ""; "" for one that is not known.
 func PinnedVLLM(rayVersion string) string {
 	if rayVersion == "" {
-		rayVersion = newestRay
+		rayVersion = engines.LatestRay()
 	}
-	return llmPins[rayVersion]
+	pin, _ := engines.RayLLM(rayVersion)
+	return pin
 }
 
 // CheckServe checks that a serve workload can be a Ray Serve LLM application on
@@ -70,7 +70,7 @@ func CheckServe(p *plan.Plan, target plan.Target, rayVersion string, l *diag.Lis
 	}
 	release := rayVersion
 	if release == "" {
-		release = newestRay
+		release = engines.LatestRay()
 	}
 	pin := PinnedVLLM(release)
 	deployed := 0
@@ -84,12 +84,11 @@ func CheckServe(p *plan.Plan, target plan.Target, rayVersion string, l *diag.Lis
 			switch {
 			case pin == "" && version != "":
 				l.Add(p.Finding("GRM8302", diag.Warning, path+".engine_version", fmt.Sprintf("which vLLM ray[llm] %s runs is not known, and flags are checked against %s", release, version),
-					"The cluster's own vLLM serves the judge; a flag may be missing there, or have another meaning.", "use Ray "+newestRay+", whose vLLM is known"))
+					"The cluster's own vLLM serves the judge; a flag may be missing there, or have another meaning.", "use Ray "+engines.LatestRay()+", whose vLLM is known"))
 			case version != "" && version != pin:
-				d := p.Finding("GRM8302", diag.Warning, path+".engine_version", fmt.Sprintf("ray[llm] %s runs vLLM %s, but flags are checked against %s", release, pin, version),
+				l.Add(p.Finding("GRM8302", diag.Error, path+".engine_version", fmt.Sprintf("ray[llm] %s runs vLLM %s, but flags are checked against %s", release, pin, version),
 					"The cluster's own vLLM serves the judge, whatever engine_version says; a flag may be missing there.",
-					fmt.Sprintf("set engine_version: %q, or use target slurm or local", pin))
-				l.Add(d)
+					fmt.Sprintf("set engine_version: %q, or leave it out; or use target slurm or local", pin)))
 			}
 		case "sglang":
 			deployed++

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,9 +19,9 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
-	"genrm.dev/genrm/launchers/bind"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -33,6 +34,7 @@ type Options struct {
 	WorkDir string   // where it is launched
 	Env     []string // of the caller
 	Version string   // of genrm
+	Replace bool     // serve: an application of an older run of the experiment is updated in place
 	Grows   bool     // the cluster gets nodes when it is asked: too few GPUs now are a warning
 
 	// Progress is told how much of an upload is sent; nil tells nobody.
@@ -114,6 +116,28 @@ func NewRequest(p *plan.Plan) (Request, diag.List, error) {
 	return r, l, nil
 }
 
+// JobBody is the file that [Files] writes.
+const JobBody = "job.json"
+
+// Files are what [emit.Files] of a plan lacks. For relax and gym that is the body
+// of POST /api/jobs/ as it is submitted, without the id and the metadata of a
+// run, and with a local folder by its path, not yet as the package that it
+// becomes; for serve see [ServeFiles].
+func Files(p *plan.Plan) ([]emit.File, error) {
+	if p.Workload == plan.Serve {
+		return ServeFiles(p)
+	}
+	r, _, err := NewRequest(p)
+	if err != nil {
+		return nil, err
+	}
+	text, err := rundir.Text(r)
+	if err != nil {
+		return nil, err
+	}
+	return []emit.File{{Name: JobBody, Text: text}}, nil
+}
+
 // For is the request of an attempt of a run: with its id, and with what finds and
 // tells the run from any machine.
 func (r Request) For(run rundir.Info, attempt int) (Request, error) {
@@ -169,12 +193,24 @@ func runtime(p *plan.Plan, s *tree.Value, l *diag.List) map[string]any {
 // cluster is what a live Ray says of itself.
 type cluster struct {
 	version  string
-	auth     string // disabled, token, or "" where it does not say
-	nodes    int
+	auth     string    // disabled, token, or "" where it does not say
+	nodes    []machine // that live
 	gpus     float64
 	free     float64 // GPUs
 	freeTold bool
 }
+
+// machine is a node of a cluster.
+type machine struct {
+	head      bool
+	resources map[string]float64 // in all, by resourceKey
+}
+
+func (m machine) gpus() float64 { return m.resources[resourceKey("GPU")] }
+
+// resourceKey is what the dashboard leaves of a resource's name: it writes
+// accelerator_type:H100 as acceleratorType:h100.
+func resourceKey(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 
 func (c *client) look(ctx context.Context) (cluster, error) {
 	var out cluster
@@ -203,6 +239,7 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 			Summary []struct {
 				Raylet struct {
 					State     string             `json:"state"`
+					Head      bool               `json:"isHeadNode"`
 					Resources map[string]float64 `json:"resourcesTotal"`
 				} `json:"raylet"`
 			} `json:"summary"`
@@ -213,8 +250,13 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 	}
 	for _, n := range nodes.Data.Summary {
 		if n.Raylet.State == "ALIVE" {
-			out.nodes++
-			out.gpus += n.Raylet.Resources["GPU"]
+			m := machine{head: n.Raylet.Head, resources: map[string]float64{}}
+			for name, v := range n.Raylet.Resources {
+				m.resources[resourceKey(name)] = v
+			}
+			m.head = m.head || m.resources[headResource] > 0
+			out.nodes = append(out.nodes, m)
+			out.gpus += m.gpus()
 		}
 	}
 	var status struct {
@@ -234,6 +276,9 @@ func (c *client) look(ctx context.Context) (cluster, error) {
 	return out, nil
 }
 
+// headResource is what Ray gives to a head and to no other node.
+var headResource = resourceKey("node:__internal_head__")
+
 // oldest is the Ray release whose job routes were read and found to be the same.
 const oldest = "2.9"
 
@@ -245,6 +290,7 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	}
 	want := float64(need.GPUs(p))
 	s, _ := p.Settings.Get("ray")
+	entrypoint(p, s, got, &l)
 	own, _ := s.Field("entrypoint_num_gpus").AsFloat()
 	all := want + own
 	if all == 0 {
@@ -269,8 +315,80 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	return l
 }
 
+// entrypoint checks that the driver comes to a node that suits it.
+func entrypoint(p *plan.Plan, s *tree.Value, got cluster, l *diag.List) {
+	wants, stated := wanted(s)
+	var fit []machine
+	for _, m := range got.nodes {
+		if stated && !slices.ContainsFunc(wants, func(w resource) bool { return m.resources[w.key] < w.amount }) || !stated && m.head {
+			fit = append(fit, m)
+		}
+	}
+	if len(fit) == 0 {
+		if stated && len(got.nodes) > 0 {
+			var all []string
+			for _, w := range wants {
+				all = append(all, fmt.Sprintf("%g %s", w.amount, w.name))
+			}
+			l.Add(p.Finding("GRM8329", diag.Warning, wants[0].field, "no node of the Ray cluster has what the entrypoint asks for",
+				fmt.Sprintf("It asks for %s on one node. Ray lets the job wait (PENDING) until there is such a node, and gives up after 15 minutes.", strings.Join(all, ", ")), "ask for what a node has"))
+		}
+		return
+	}
+	key := need.DriverGPU(p)
+	without := 0
+	for _, m := range fit {
+		if m.gpus() == 0 {
+			without++
+		}
+	}
+	if key == "" || without == 0 {
+		return
+	}
+	severity, summary := diag.Error, "the driver comes to the head, which has no GPU"
+	switch {
+	case stated && without < len(fit):
+		severity, summary = diag.Warning, fmt.Sprintf("the driver may come to one of %d nodes without a GPU", without)
+	case stated:
+		summary = "the driver comes to a node without a GPU"
+	}
+	l.Add(p.Finding("GRM8327", severity, tree.Join("gym.config", key), summary, driverGPU(key), driverRemedy))
+}
+
+// driverGPU says why a gym driver wants a node with GPUs.
+func driverGPU(key string) string {
+	return fmt.Sprintf("NeMo Gym reads the vLLM flags of %s in a process beside the driver, and without a GPU vLLM cannot tell its device there.", key)
+}
+
+const driverRemedy = `write ray: entrypoint_resources: "accelerator_type:H100": 0.001, or what GPU the nodes have: that chooses such a node and holds no GPU`
+
+// resource is what an entrypoint asks of its node.
+type resource struct {
+	name, key, field string
+	amount           float64
+}
+
+// wanted is what the entrypoint asks of its node. stated is false where it asks
+// for nothing: then it comes to the head.
+func wanted(s *tree.Value) (out []resource, stated bool) {
+	for field, name := range map[string]string{"entrypoint_num_cpus": "CPU", "entrypoint_num_gpus": "GPU", "entrypoint_memory": "memory"} {
+		if v, ok := s.Field(field).AsFloat(); ok && v > 0 {
+			out = append(out, resource{name, resourceKey(name), "ray." + field, v})
+		}
+	}
+	slices.SortFunc(out, func(a, b resource) int { return strings.Compare(a.name, b.name) })
+	if m := s.Field("entrypoint_resources"); m.OK() {
+		for _, f := range m.Fields {
+			if v, ok := f.Value.AsFloat(); ok && v > 0 {
+				out = append(out, resource{f.Name, resourceKey(f.Name), tree.Join("ray.entrypoint_resources", f.Name), v})
+			}
+		}
+	}
+	return out, len(out) > 0
+}
+
 func present(c cluster) string {
-	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(c.nodes, "node"))
+	s := fmt.Sprintf("%g on %s", c.gpus, need.Count(len(c.nodes), "node"))
 	if c.freeTold {
 		s += fmt.Sprintf(", %g of them free", c.free)
 	}
@@ -315,55 +433,103 @@ func numbers(s string) []int {
 	return out
 }
 
-// Launch looks at the cluster, freezes a run and submits its job. Findings with
-// errors mean that nothing was sent; then there is no folder. After an error
-// there is a run if Ray may have got the job nevertheless.
-func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found diag.List, err error) {
-	s, _ := o.Plan.Settings.Get("ray")
-	h, err := headers(s, bind.Getenv(o.Env))
-	var no *unset
-	switch {
-	case errors.As(err, &no):
-		found.Add(o.Plan.Finding("GRM8117", diag.Error, tree.Join("ray.headers", no.header), no.what, "It is read where the run is launched.", "set it, and keep it set for status, logs and stop"))
-	case err != nil:
-		return nil, nil, nil, err
+// Prepared is a launch that has been found to be possible.
+type Prepared struct {
+	o       Options
+	c       *client
+	req     Request
+	folders []*upload
+	cluster cluster
+}
+
+// Close gives up what is kept for a launch.
+func (p *Prepared) Close() {
+	for _, u := range p.folders {
+		u.pack.close()
 	}
-	req, notes, err := NewRequest(o.Plan)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	found = append(found, notes...)
-	folders, notes, err := uploads(o.Plan, o.WorkDir)
+}
+
+// Prepare compares a run with the cluster, and packs its folders. Findings with
+// errors mean that it cannot be launched; then it is nil, as after an error. What
+// the others have found out and packed, which are launched with it, is not done
+// again.
+func Prepare(ctx context.Context, o Options, others []*Prepared) (p *Prepared, found diag.List, err error) {
+	p = &Prepared{o: o}
 	defer func() {
-		for _, u := range folders {
-			u.pack.close()
+		if err != nil || found.HasErrors() {
+			p.Close()
+			p = nil
 		}
 	}()
+	req, found, err := NewRequest(o.Plan)
 	if err != nil {
-		return nil, nil, nil, err
+		return p, nil, err
+	}
+	p.req = req
+	var notes diag.List
+	if p.folders, notes, err = uploads(o.Plan, o.WorkDir, others); err != nil {
+		return p, nil, err
 	}
 	if found = append(found, notes...); found.HasErrors() {
-		return nil, nil, found, nil
+		return p, found, nil
 	}
-	c := newClient(o.Address, h, o.Version)
-	got, err := c.look(ctx)
-	var denied *Denied
-	switch {
-	case errors.As(err, &denied):
-		summary, detail := "the Ray cluster wants a token, and none was sent", "It runs with token authentication; /nodes answers 401."
-		if denied.Status == http.StatusForbidden {
-			summary, detail = "the Ray cluster refuses the token", "It runs with token authentication; /nodes answers 403."
+	for _, q := range others {
+		if q.o.Address == o.Address && reflect.DeepEqual(headersOf(q.o.Plan), headersOf(o.Plan)) {
+			p.c, p.cluster = q.c, q.cluster
+			break
 		}
-		return nil, nil, append(found, o.Plan.Finding("GRM8323", diag.Error, "ray", summary, detail, tokenRemedy)), nil
-	case err != nil:
-		return nil, nil, nil, err
 	}
-	if found = append(found, check(o.Plan, got, o.Grows)...); found.HasErrors() {
-		return nil, nil, found, nil
+	if p.c == nil {
+		if p.c, p.cluster, err = access(ctx, o, &found); err != nil || found.HasErrors() {
+			return p, found, err
+		}
 	}
+	return p, append(found, check(o.Plan, p.cluster, o.Grows)...), nil
+}
+
+func headersOf(p *plan.Plan) any {
+	s, _ := p.Settings.Get("ray")
+	return s.Field("headers").Any()
+}
+
+// Together is what there is to say of runs that are launched at the same time
+// besides what there is of each.
+func Together(all []*Prepared) diag.List {
+	var l diag.List
+	seen := map[string]bool{}
+	for i, p := range all {
+		if seen[p.o.Address] {
+			continue
+		}
+		seen[p.o.Address] = true
+		sum, n := 0, 0
+		for _, other := range all[i:] {
+			if other.o.Address == p.o.Address {
+				sum += need.GPUs(other.o.Plan)
+				n++
+			}
+		}
+		have, what := p.cluster.gpus, "has %g"
+		if p.cluster.freeTold {
+			have, what = p.cluster.free, "has %g that are free"
+		}
+		if n > 1 && float64(sum) > have {
+			at, _ := roles(p.o.Plan)
+			l.Add(p.o.Plan.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the %d runs need %d GPUs together, and the Ray cluster "+what, n, sum, have),
+				fmt.Sprintf("Present: %s. Their drivers start at once, and Ray lets some wait for GPUs.", present(p.cluster)), ""))
+		}
+	}
+	return l
+}
+
+// Launch uploads the folders of a run, freezes it and submits its job. Findings
+// with errors mean that nothing was submitted; then there is no folder. After an
+// error there is a run if Ray may have got the job nevertheless.
+func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, job *Job, found diag.List, err error) {
+	o, req := p.o, p.req
 	job = &Job{Address: o.Address}
-	for _, u := range folders {
-		err := c.send(ctx, u, o.Progress)
+	for _, u := range p.folders {
+		err := p.c.send(ctx, u, o.Progress)
 		var refused *answered
 		switch {
 		case errors.As(err, &refused):
@@ -384,18 +550,19 @@ func Launch(ctx context.Context, o Options) (run *rundir.Run, job *Job, found di
 	}
 	job.ID = req.SubmissionID
 	if err = run.Write(JobFile, job); err == nil {
-		err = c.submit(ctx, req)
+		err = p.c.submit(ctx, req)
 	}
 	var refused *answered
+	var denied *Denied
 	switch {
 	case err == nil:
 		now := time.Now().UTC()
 		job.Submitted = &now
-		return run, job, found, run.Write(JobFile, job)
+		return run, job, nil, run.Write(JobFile, job)
 	case errors.As(err, &refused), errors.As(err, &denied):
 		return nil, nil, nil, errors.Join(err, run.Remove())
 	}
-	return run, job, found, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
+	return run, job, nil, fmt.Errorf("%w; whether it has the job is not known: `genrm status %s` tells", err, run.ID)
 }
 
 // retries are the waits before a request whose answer was lost is made again.
@@ -451,7 +618,7 @@ func newInfo(o Options) rundir.Info {
 		Version: o.Version, Host: host, User: rundir.UserName(), WorkDir: o.WorkDir}
 }
 
-func freeze(o Options, info rundir.Info, req Request) (*rundir.Run, error) {
+func freeze(o Options, info rundir.Info, req any) (*rundir.Run, error) {
 	text, err := o.Plan.Frozen()
 	if err != nil {
 		return nil, err

@@ -107,7 +107,7 @@ func (p *pack) write(w *walker, under string, most int64) error {
 		case errors.Is(err, errLong):
 			return tooLarge("more than "+mib(most), most, w)
 		case err != nil && !e.dir:
-			bad = append(bad, e.name+" ("+reason(err)+")")
+			bad = append(bad, e.name+" ("+plain(err)+")")
 		case err != nil:
 			return err
 		case !e.dir:
@@ -215,7 +215,7 @@ func (w *walker) walk(dir string, rel []string, ps []ignoring, above []fs.FileIn
 	}
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {
-		w.bad = append(w.bad, cmpName(name)+" ("+reason(err)+")")
+		w.bad = append(w.bad, cmpName(name)+" ("+plain(err)+")")
 		return nil
 	}
 	if len(rel) > 0 {
@@ -225,7 +225,7 @@ func (w *walker) walk(dir string, rel []string, ps []ignoring, above []fs.FileIn
 	for _, file := range []string{".gitignore", ".rayignore"} {
 		lines, err := readLines(filepath.Join(dir, file))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.bad = append(w.bad, strings.Join(append(slices.Clone(rel), file), "/")+" ("+reason(err)+")")
+			w.bad = append(w.bad, strings.Join(append(slices.Clone(rel), file), "/")+" ("+plain(err)+")")
 		}
 		ps = append(ps, patterns(lines, rel)...)
 	}
@@ -243,7 +243,7 @@ func (w *walker) walk(dir string, rel []string, ps []ignoring, above []fs.FileIn
 			w.left = append(w.left, name+" (a link to nothing)")
 			continue
 		case err != nil:
-			w.bad = append(w.bad, name+" ("+reason(err)+")")
+			w.bad = append(w.bad, name+" ("+plain(err)+")")
 			continue
 		case !utf8.ValidString(e.Name()) || strings.Contains(e.Name(), `\`):
 			w.bad = append(w.bad, fmt.Sprintf("%q (Ray cannot unpack such a name)", name))
@@ -354,8 +354,8 @@ var (
 	exampleFile = regexp.MustCompile(`(?i)(example|sample|template|\.dist|\.py)$`)
 )
 
-// reason is an error without the path.
-func reason(err error) string {
+// plain is an error without the path.
+func plain(err error) string {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		err = p.Err

@@ -262,7 +262,7 @@ func TestUploads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, found, err := uploads(p, dir)
+		all, found, err := uploads(p, dir, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

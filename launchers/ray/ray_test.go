@@ -4,19 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
+	"unicode/utf16"
 
 	"github.com/coder/websocket"
 
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/rundir"
@@ -173,12 +178,12 @@ func TestCheck(t *testing.T) {
 		grows bool
 		want  string
 	}{
-		{cluster{version: "2.60.0", nodes: 1, gpus: 8, free: 8, freeTold: true}, false, ""},
-		{cluster{version: "2.60.0", nodes: 1, gpus: 7}, false, "error GRM8320"},
-		{cluster{version: "2.60.0", nodes: 1, gpus: 7}, true, "warning GRM8320"},
-		{cluster{version: "2.60.0", nodes: 1, gpus: 8, free: 7, freeTold: true}, false, "warning GRM8321"},
-		{cluster{version: "2.8.1", nodes: 1, gpus: 8}, false, "warning GRM8322"},
-		{cluster{version: "3.0.0.dev0", nodes: 1, gpus: 8}, false, ""},
+		{cluster{version: "2.60.0", gpus: 8, free: 8, freeTold: true}, false, ""},
+		{cluster{version: "2.60.0", gpus: 7}, false, "error GRM8320"},
+		{cluster{version: "2.60.0", gpus: 7}, true, "warning GRM8320"},
+		{cluster{version: "2.60.0", gpus: 8, free: 7, freeTold: true}, false, "warning GRM8321"},
+		{cluster{version: "2.8.1", gpus: 8}, false, "warning GRM8322"},
+		{cluster{version: "3.0.0.dev0", gpus: 8}, false, ""},
 	} {
 		var got string
 		for _, d := range check(p, c.got, c.grows) {
@@ -211,6 +216,51 @@ func TestMerge(t *testing.T) {
 		merge(&st, c.r)
 		if st.State != c.state || (st.ExitCode == nil) != (c.code == nil) || c.code != nil && *st.ExitCode != *c.code || !strings.Contains(st.Reason, c.says) {
 			t.Errorf("%+v: %+v", c.r, st)
+		}
+	}
+}
+
+// TestDriverGPU wants the driver of a gym run with a vLLM of its own on a node
+// that has a GPU.
+func TestDriverGPU(t *testing.T) {
+	head := func(gpus float64) machine { return machine{true, map[string]float64{"gpu": gpus, "cpu": 4}} }
+	worker := func(gpus float64) machine {
+		return machine{false, map[string]float64{"gpu": gpus, "cpu": 8, "acceleratortype:h100": 1}}
+	}
+	for _, c := range []struct {
+		block string
+		nodes []machine
+		plan  string // what the rules without a cluster say
+		want  string
+	}{
+		{`{}`, []machine{head(8)}, "note GRM8308", ""},
+		{`{}`, []machine{head(0), worker(8)}, "note GRM8308", "error GRM8327"},
+		{`{"entrypoint_num_gpus": 1}`, []machine{head(0), worker(8)}, "", ""},
+		{`{"entrypoint_resources": {"accelerator_type:H100": 0.001}}`, []machine{head(0), worker(8)}, "", ""},
+		{`{"entrypoint_num_cpus": 1}`, []machine{head(0), worker(8)}, "", "warning GRM8327"},
+		{`{"entrypoint_num_cpus": 8}`, []machine{head(0), worker(8)}, "", ""},
+		{`{"entrypoint_num_cpus": 1}`, []machine{head(0), head(0)}, "", "error GRM8327"},
+		{`{"entrypoint_resources": {"tpu": 1}}`, []machine{head(8), worker(8)}, "", "warning GRM8329"},
+	} {
+		p := &plan.Plan{Workload: plan.Gym}
+		p.Instances.Set("judge", &plan.Instance{NumGPUs: 2})
+		p.Settings.Set("ray", block(t, c.block))
+		say := func(l diag.List) (s string) {
+			for _, d := range l {
+				s += string(d.Severity) + " " + d.Code
+			}
+			return s
+		}
+		if got := say(Checker().Check(p)); got != c.plan {
+			t.Errorf("%s: %q, want %q", c.block, got, c.plan)
+		}
+		got := cluster{version: "2.60.0", nodes: c.nodes, gpus: 16}
+		if got := say(check(p, got, false)); got != c.want {
+			t.Errorf("%s on %v: %q, want %q", c.block, c.nodes, got, c.want)
+		}
+		p.Workload = plan.Relax // its driver has no such need
+		if got := say(check(p, got, false)); strings.Contains(got, "8327") {
+			t.Errorf("%s: %q", c.block, got)
 		}
 	}
 }
@@ -382,6 +432,40 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("%v, %v", h, err)
 	}
 	if _, err := headers(block(t, `{"headers": {"Authorization": {"env": "NOT"}}}`), none); err == nil || !strings.Contains(err.Error(), "NOT") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLogText wants the text as a JSON parser reads it.
+func TestLogText(t *testing.T) {
+	for _, text := range []string{"", "a\nb", "größe \U0001f600 \u2028 \x00\x1b[0m \"quoted\" \\ / \t\r\b\f", strings.Repeat("x", 200_000)} {
+		data, err := json.Marshal(map[string]string{"logs": text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ascii := regexp.MustCompile(`[^\x00-\x7f]`).ReplaceAllStringFunc(string(data), func(s string) string {
+			var out string
+			for _, u := range utf16.Encode([]rune(s)) {
+				out += fmt.Sprintf(`\u%04x`, u)
+			}
+			return out
+		})
+		for _, form := range []string{string(data), ascii, " { \n\"logs\" : " + ascii[len(`{"logs":`):]} {
+			var out strings.Builder
+			if err := logText(iotest.OneByteReader(strings.NewReader(form)), &out); err != nil || out.String() != text {
+				t.Errorf("%.200q: %v, %.200q", form, err, out.String())
+			}
+		}
+	}
+	for form, want := range map[string]error{`{"log": "x"}`: errNotLog, ``: errNotLog, `{"logs": null}`: errNotLog, `{"logs": "abc`: io.ErrUnexpectedEOF, `{"logs": "\q"}`: errNotLog, `{"logs": "\u12"}`: errNotLog} {
+		var out strings.Builder
+		if err := logText(strings.NewReader(form), &out); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", form, err, want)
+		}
+	}
+	failing := errors.New("no")
+	var w *writeError
+	if err := logText(strings.NewReader(`{"logs": "x"}`), brokenWriter{failing}); !errors.As(err, &w) {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,6 +1,8 @@
 package ray
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"regexp"
@@ -8,6 +10,7 @@ import (
 	"strings"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/schema/engines"
@@ -411,4 +414,32 @@ func count(s string) (string, bool) {
 	}
 	r.Mul(r, new(big.Rat).SetInt64(factor))
 	return new(big.Int).Quo(r.Num(), r.Denom()).String(), true
+}
+
+// ServeFiles are the emitted files of a serve experiment on target ray:
+// serve.json, which `serve deploy serve.json` and PUT /api/serve/applications/
+// take. Both replace every application of a cluster, which a launch does not.
+func ServeFiles(p *plan.Plan) ([]emit.File, error) {
+	if p.Workload != plan.Serve {
+		return nil, nil
+	}
+	app, _, err := ServeApplicationFor(p, plan.Ray)
+	if err != nil {
+		return nil, err
+	}
+	s, _ := p.Settings.Get("ray")
+	options, location := httpSettings(s)
+	doc := struct {
+		Location     string          `json:"proxy_location,omitempty"`
+		HTTP         json.RawMessage `json:"http_options,omitempty"`
+		Applications []Application   `json:"applications"`
+	}{location, options, []Application{app}}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(doc); err != nil {
+		return nil, err
+	}
+	return []emit.File{{Name: ServeFile, Text: b.Bytes()}}, nil
 }

@@ -1,14 +1,18 @@
 package ray
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
@@ -344,11 +348,133 @@ func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, e
 	}
 }
 
-// Log is what the job has printed up to now.
-func (s *Session) Log(ctx context.Context) (string, error) {
-	var l struct {
-		Logs string `json:"logs"`
+// Log writes what the job has printed up to now, as it comes: it may be longer
+// than the memory.
+func (s *Session) Log(ctx context.Context, w io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("it sent nothing of the log for %s", stall)) })
+	defer timer.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.c.base+"/api/jobs/"+s.job.ID+"/logs", nil)
+	if err != nil {
+		return err
 	}
-	err := s.c.do(ctx, http.MethodGet, "/api/jobs/"+s.job.ID+"/logs", nil, &l)
-	return l.Logs, err
+	req.Header = s.c.headers.Clone()
+	gone := func(err error) error {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return s.c.gone(ctx, err)
+	}
+	resp, err := s.c.http.Do(req)
+	if err != nil {
+		return gone(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	if resp.StatusCode >= 300 || strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
+		data, err := io.ReadAll(io.LimitReader(resp.Body, answerMost))
+		if err != nil {
+			return gone(err)
+		}
+		return s.c.judge(resp, data, nil)
+	}
+	err = logText(&counting{r: resp.Body, told: func(int64) { timer.Reset(stall) }}, w)
+	var mine *writeError
+	switch {
+	case errors.As(err, &mine):
+		return mine.err
+	case errors.Is(err, errNotLog):
+		return &Unreachable{fmt.Errorf("%s does not answer as Ray's API does: %w", s.c.base, err)}
+	case err != nil:
+		return gone(err)
+	}
+	return nil
+}
+
+// errNotLog is the error for an answer that is not {"logs": "…"}.
+var errNotLog = errors.New("it is no log")
+
+// logText copies the text of {"logs": "…"} without its JSON form. Failures of w
+// are [*writeError].
+func logText(r io.Reader, w io.Writer) error {
+	in, out := bufio.NewReaderSize(r, 64<<10), bufio.NewWriterSize(w, 64<<10)
+	end := func(err error) error {
+		if e := out.Flush(); e != nil {
+			return &writeError{e}
+		}
+		return err
+	}
+	for _, want := range `{"logs":"` {
+		c, err := in.ReadByte()
+		for err == nil && (c == ' ' || c == '\n' || c == '\t' || c == '\r') {
+			c, err = in.ReadByte()
+		}
+		switch {
+		case errors.Is(err, io.EOF), err == nil && rune(c) != want:
+			return errNotLog
+		case err != nil:
+			return err
+		}
+	}
+	for {
+		c, err := in.ReadByte()
+		switch {
+		case errors.Is(err, io.EOF):
+			return end(io.ErrUnexpectedEOF)
+		case err != nil:
+			return end(err)
+		case c == '"':
+			return end(nil)
+		case c != '\\':
+			if err := out.WriteByte(c); err != nil {
+				return &writeError{err}
+			}
+			continue
+		}
+		r, err := escaping(in)
+		if err != nil {
+			return end(err)
+		}
+		if _, err := out.WriteRune(r); err != nil {
+			return &writeError{err}
+		}
+	}
+}
+
+// escaping reads what follows a backslash in a JSON string.
+func escaping(in *bufio.Reader) (rune, error) {
+	c, err := in.ReadByte()
+	if err != nil {
+		return 0, err
+	}
+	if c != 'u' {
+		r := map[byte]rune{'n': '\n', 't': '\t', 'r': '\r', 'b': '\b', 'f': '\f', '"': '"', '\\': '\\', '/': '/'}[c]
+		if r == 0 {
+			return 0, errNotLog
+		}
+		return r, nil
+	}
+	r, err := unit(in)
+	if err != nil || !utf16.IsSurrogate(r) {
+		return r, err
+	}
+	if next, err := in.Peek(2); err != nil || string(next) != `\u` {
+		return utf8.RuneError, nil // half of a pair
+	}
+	_, _ = in.Discard(2) // they were seen
+	second, err := unit(in)
+	return utf16.DecodeRune(r, second), err
+}
+
+// unit reads four hexadecimal digits.
+func unit(in *bufio.Reader) (rune, error) {
+	var b [4]byte
+	if _, err := io.ReadFull(in, b[:]); err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(string(b[:]), 16, 16)
+	if err != nil {
+		return 0, errNotLog
+	}
+	return rune(n), nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,10 +27,14 @@ type Upload struct {
 	There bool   `json:"there"` // the cluster had it already
 }
 
+// Size is for people: "3 files, 1.2 KiB".
+func (u Upload) Size() string { return some(u.Files, "file") + ", " + mib(u.Bytes) }
+
 // upload is one that is to be made.
 type upload struct {
 	Upload
 	pack *pack
+	key  string // of what is packed
 	set  func(runtimeEnv map[string]any, uri string)
 }
 
@@ -40,8 +45,9 @@ func local(v *tree.Value) bool {
 }
 
 // uploads packs the local folders of the plan, and reports what stands against
-// it. Relative paths are below workDir. The packs are to be closed.
-func uploads(p *plan.Plan, workDir string) (out []*upload, l diag.List, err error) {
+// it. Relative paths are below workDir. What others have packed is not packed
+// again. The packs are to be closed.
+func uploads(p *plan.Plan, workDir string, others []*Prepared) (out []*upload, l diag.List, err error) {
 	s, _ := p.Settings.Get("ray")
 	env := s.Field("runtime_env")
 	var excludes []string
@@ -62,6 +68,15 @@ func uploads(p *plan.Plan, workDir string) (out []*upload, l diag.List, err erro
 		if whole { // a module is a folder in one that Python looks into
 			under = filepath.Base(path) + "/"
 		}
+		key := fmt.Sprintf("%q", append([]string{path, under}, excludes...))
+		for _, o := range others {
+			for _, u := range o.folders {
+				if u.key == key {
+					out = append(out, &upload{u.Upload, u.pack, key, set})
+					return nil
+				}
+			}
+		}
 		k, err := newPack(path, under, excludes, packMost)
 		var no *cannot
 		switch {
@@ -78,7 +93,7 @@ func uploads(p *plan.Plan, workDir string) (out []*upload, l diag.List, err erro
 		if len(k.left) > 0 {
 			l.Add(p.Finding("GRM8328", diag.Note, field, "not all of the folder is uploaded", list(k.left), ""))
 		}
-		out = append(out, &upload{Upload{field, path, "gcs://" + k.name, k.files, k.size, false}, k, set})
+		out = append(out, &upload{Upload{field, path, "gcs://" + k.name, k.files, k.size, false}, k, key, set})
 		return nil
 	}
 	asWorkingDir := func(e map[string]any, uri string) { e["working_dir"] = uri }
@@ -99,6 +114,22 @@ func uploads(p *plan.Plan, workDir string) (out []*upload, l diag.List, err erro
 		}
 	}
 	return out, l, err
+}
+
+// folders reports local folders of a serve workload, which are not uploaded.
+func folders(p *plan.Plan, s *tree.Value) (l diag.List) {
+	refuse := func(field string) {
+		l.Add(p.Finding("GRM8325", diag.Error, field, "a local folder is not uploaded for a serve workload",
+			"An application outlives the packages that nobody asks for, and its replicas are started anew later.", "upload it yourself and give its URI, such as s3://bucket/code.zip, or put it into the nodes' image"))
+	}
+	env := s.Field("runtime_env")
+	if local(env.Field("working_dir")) {
+		refuse("ray.runtime_env.working_dir")
+	}
+	if m := env.Field("py_modules"); m.OK() && slices.ContainsFunc(m.Items, local) {
+		refuse("ray.runtime_env.py_modules")
+	}
+	return l
 }
 
 // stall is how long the sending of a package may make no progress.

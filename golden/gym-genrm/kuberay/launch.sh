@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment gym-genrm, plan sha256:3787a9ab3901dd9155ae946f3dadef8606a509f368238f9de45365946c9ab36c. Do not edit.
+# Made by genrm from experiment gym-genrm, plan sha256:e8ccbd2e77fefa3f902fe3e1151d8f3346dedbfa277bdd05c9e17e9c4bce4ee7. Do not edit.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"
 

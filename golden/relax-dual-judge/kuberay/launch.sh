@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment qwen3-4b-dual-judge, plan sha256:feaa40907b0e07bf30c96e2eb61dfde7fb3a511260a3f53b5e0c65dd362418ee. Do not edit.
+# Made by genrm from experiment qwen3-4b-dual-judge, plan sha256:5a1dcaaa232c7690573733ac4d4586186c95c8e3e0d2bf0763eae7ca2a2375a8. Do not edit.
 set -euo pipefail
 
 # Environment.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:341d704bea7fe0f4ff5d78b598702ef6c22d2750238a65c6ff6e6a77a355a78e. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:ead4ed07a6f5e45c001af1a12e51c5e422047a5a6bae615240959322a6074b10. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

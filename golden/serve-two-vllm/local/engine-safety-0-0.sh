@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:1a1d0b916bdb6df5e7b65fd5df4a6d5f46d637975d0e8f2c12cb41ea8dbefc58. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:cd8b36216b2ff79d00c1785f567cbc6e12ae05d7f0284ca5e2646ec32c447097. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:1a1d0b916bdb6df5e7b65fd5df4a6d5f46d637975d0e8f2c12cb41ea8dbefc58. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:cd8b36216b2ff79d00c1785f567cbc6e12ae05d7f0284ca5e2646ec32c447097. Do not edit.
 # Set GENRM_UPSTREAMS: addresses of the judges, as KEY=http://HOST:PORT,KEY=http://HOST:PORT, one for each replica.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"

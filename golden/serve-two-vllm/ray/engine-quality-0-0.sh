@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:bf88e53a402e602150f24bec413401566000e9958ec7e05f3d040166e10e9a05. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:9e51fdbe92ae8945e27aabc0e483594c261a57942381c15cf7b56e82ea579e68. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

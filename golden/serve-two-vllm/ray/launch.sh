@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:bf88e53a402e602150f24bec413401566000e9958ec7e05f3d040166e10e9a05. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:9e51fdbe92ae8945e27aabc0e483594c261a57942381c15cf7b56e82ea579e68. Do not edit.
 # Set GENRM_UPSTREAMS: addresses of the judges, as KEY=http://HOST:PORT,KEY=http://HOST:PORT, one for each replica.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"

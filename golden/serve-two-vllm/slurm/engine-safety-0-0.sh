@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:3db259da65a4d2967d119c33ddc0dfbab8dbb2b2a6ecd947c35c0ee90cd063fd. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:d7d2db9c41f001fe6afdefcb913c61a606188106e5bf3eac086c59ceba12711a. Do not edit.
 # Set GENRM_PORT_VLLM: a free port for vllm.
 # Set GENRM_HOST_0: address of node 0 of this process.
 # Set GENRM_PORT_HTTP: a free port for http.

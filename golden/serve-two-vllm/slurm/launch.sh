@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Made by genrm from experiment serve-two-vllm, plan sha256:3db259da65a4d2967d119c33ddc0dfbab8dbb2b2a6ecd947c35c0ee90cd063fd. Do not edit.
+# Made by genrm from experiment serve-two-vllm, plan sha256:d7d2db9c41f001fe6afdefcb913c61a606188106e5bf3eac086c59ceba12711a. Do not edit.
 # Set GENRM_UPSTREAMS: addresses of the judges, as KEY=http://HOST:PORT,KEY=http://HOST:PORT, one for each replica.
 set -euo pipefail
 genrm_here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]:-$0}")" && pwd)"

@@ -11,11 +11,11 @@ import (
 	"genrm.dev/genrm/compiler/plan"
 )
 
-// GPUs is the number of GPUs that the run holds at the same time, 0 if the plan
-// does not tell (gym).
+// GPUs is the number of GPUs that the run holds at the same time, as far as the
+// plan tells: the parallel sizes of a gym model may be known to its servers alone.
 func GPUs(p *plan.Plan) int {
 	n := 0
-	if p.Workload == plan.Serve {
+	if p.Workload != plan.Relax {
 		for _, i := range p.Instances {
 			n += i.Value.NumGPUs
 		}
@@ -35,6 +35,22 @@ func GPUs(p *plan.Plan) int {
 		n += k
 	}
 	return n
+}
+
+// DriverGPU names the model for whose sake the driver has to run on a node with
+// GPUs although it uses none itself, or "". NeMo Gym reads vLLM's flags in a
+// process beside the driver, and vLLM's parser ends with "Failed to infer device
+// type" where there is no GPU. Source: _configure_vllm_serve in
+// responses_api_models/local_vllm_model/app.py of nemo-gym 0.7.0; vLLM 0.24.0.
+func DriverGPU(p *plan.Plan) string {
+	if p.Workload == plan.Gym {
+		for _, i := range p.Instances {
+			if i.Value.NumGPUs > 0 {
+				return i.Key
+			}
+		}
+	}
+	return ""
 }
 
 // Ports is the number of free ports that a node must find for the run: one for

@@ -26,4 +26,14 @@ func TestNeed(t *testing.T) {
 	if got := GPUs(relax); got != 10 {
 		t.Errorf("relax: %d GPUs, want 10", got)
 	}
+	gym := &plan.Plan{Workload: plan.Gym}
+	gym.Instances.Set("remote", &plan.Instance{})
+	if got := DriverGPU(gym); got != "" {
+		t.Errorf("gym: the driver needs a GPU for %q", got)
+	}
+	gym.Instances.Set("judge", &plan.Instance{NumGPUs: 8})
+	gym.Instances.Set("policy", &plan.Instance{NumGPUs: 2})
+	if n, key := GPUs(gym), DriverGPU(gym); n != 10 || key != "judge" {
+		t.Errorf("gym: %d GPUs, want 10; the driver needs one for %q", n, key)
+	}
 }

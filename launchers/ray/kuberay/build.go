@@ -52,6 +52,7 @@ type secretKey struct{ name, key string }
 // builder makes the objects of one run.
 type builder struct {
 	p       *plan.Plan
+	hash    string      // of the plan
 	s       *tree.Value // the user's block, nil if there is none
 	run     Run
 	found   diag.List
@@ -78,6 +79,10 @@ type shape struct {
 
 func build(p *plan.Plan, run Run) (*builder, error) {
 	b := &builder{p: p, s: settings(p), run: run, objects: &Objects{}, secrets: map[string]secretKey{}}
+	var err error
+	if b.hash, err = p.Hash(); err != nil {
+		return b, err
+	}
 	if v := b.s.Field("secrets"); v.OK() {
 		for _, f := range v.Fields {
 			name, _ := f.Value.Field("name").AsString()
@@ -171,16 +176,12 @@ func (b *builder) meta() metav1.ObjectMeta {
 	if b.run.ID != "" {
 		m.Labels[LabelRun] = b.run.ID
 	}
-	hash, err := b.p.Hash()
-	if err != nil {
-		hash = "" // a plan that was compiled has one
-	}
 	created := ""
 	if !b.run.Created.IsZero() {
 		created = b.run.Created.UTC().Format(time.RFC3339)
 	}
 	for _, a := range [][2]string{
-		{AnnotationPlanHash, hash}, {AnnotationVersion, b.run.Version}, {AnnotationUser, b.run.User}, {AnnotationHost, b.run.Host},
+		{AnnotationPlanHash, b.hash}, {AnnotationVersion, b.run.Version}, {AnnotationUser, b.run.User}, {AnnotationHost, b.run.Host},
 		{AnnotationName, b.p.Name}, {AnnotationWorkload, string(b.p.Workload)}, {AnnotationCreated, created},
 	} {
 		if a[1] != "" {
@@ -265,7 +266,7 @@ func (b *builder) mode() rayv1.JobSubmissionMode {
 
 func (b *builder) job() error {
 	var err error
-	if b.cmd, err = start(b.p, b.secrets); err != nil {
+	if b.cmd, err = start(b.p, b.hash, b.secrets); err != nil {
 		return err
 	}
 	b.lengths()
@@ -305,10 +306,7 @@ func (b *builder) job() error {
 		spec.EntrypointNumCpus = float32(v)
 	}
 	if b.rayV != "" && b.run.ID != "" { // the operator needs the release for it
-		spec.Metadata = map[string]string{"genrm_run_id": b.run.ID}
-		if hash, err := b.p.Hash(); err == nil {
-			spec.Metadata["genrm_plan_hash"] = hash
-		}
+		spec.Metadata = map[string]string{"genrm_run_id": b.run.ID, "genrm_plan_hash": b.hash}
 	}
 	if spec.SubmissionMode == rayv1.K8sJobMode {
 		spec.SubmitterPodTemplate = b.submitter(cluster.HeadGroupSpec.Template.Spec.Containers[0].Image)
@@ -322,7 +320,13 @@ func (b *builder) service() error {
 	if err != nil {
 		return err
 	}
-	config, err := yaml.Marshal(map[string]any{"applications": []any{app}})
+	deploy := map[string]any{"applications": []any{app}}
+	for _, field := range []string{"http_options", "proxy_location"} {
+		if v := b.s.Lookup("serve", field); v.OK() {
+			deploy[field] = v
+		}
+	}
+	config, err := yaml.Marshal(deploy)
 	if err != nil {
 		return err
 	}
@@ -412,7 +416,11 @@ func (b *builder) podTemplate(name string, gpus int, head bool) corev1.PodTempla
 		prefix = "head_"
 		c.Ports = slices.Clone(headPorts)
 		if b.p.Workload == plan.Serve {
-			c.Ports = append(c.Ports, servePort)
+			port := servePort
+			if n := b.s.Lookup("serve", "http_options").Size("port"); n > 0 {
+				port.ContainerPort = int32(n)
+			}
+			c.Ports = append(c.Ports, port)
 		}
 	}
 	limits := corev1.ResourceList{}

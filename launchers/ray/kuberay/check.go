@@ -42,6 +42,7 @@ const maxName = utils.MaxRayJobNameLength
 const anyRun = "20060102-150405-000000"
 
 var (
+	label      = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 	tagged     = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
 	secretName = regexp.MustCompile(`(?i)(token|secret|passw(or)?d|api_?key|access_?key|credential)`)
 
@@ -91,7 +92,7 @@ func (b *builder) names() {
 	name := ray.ObjectName(p.Name)
 	switch {
 	case name == "":
-	case len(validation.IsDNS1035Label(name[:min(len(name), 63)])) > 0:
+	case !label.MatchString(name):
 		b.add("GRM8402", diag.Error, "name", fmt.Sprintf("%s is no name for a %s", name, kind),
 			fmt.Sprintf("%q becomes %q. Names of Ray objects begin with a letter, end with a letter or digit, and hold nothing but letters, digits and dashes.", p.Name, name), "begin the name with a letter")
 	case len(name)+suffix > maxName:

@@ -299,6 +299,34 @@ func TestServiceUnchanged(t *testing.T) {
 	}
 }
 
+// TestServeConfig: the application and the settings of the cluster's proxies, and
+// the port that services lead to.
+func TestServeConfig(t *testing.T) {
+	o := built(t, accepted(t, serve(`serve: {health_check_timeout_s: 240, http_options: {port: 9000, request_timeout_s: 900}, proxy_location: "HeadOnly"}`)), testRun)
+	var got struct {
+		Proxy string         `json:"proxy_location"`
+		HTTP  map[string]int `json:"http_options"`
+		Apps  []struct {
+			Name string
+			Args struct {
+				Configs []struct {
+					Deployment map[string]int `json:"deployment_config"`
+				} `json:"llm_configs"`
+			}
+		} `json:"applications"`
+	}
+	if err := yaml.Unmarshal([]byte(o.RayService.Spec.ServeConfigV2), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Proxy != "HeadOnly" || got.HTTP["port"] != 9000 || got.HTTP["request_timeout_s"] != 900 || len(got.Apps) != 1 || got.Apps[0].Name != "judges" || got.Apps[0].Args.Configs[0].Deployment["health_check_timeout_s"] != 240 {
+		t.Errorf("%+v\n%s", got, o.RayService.Spec.ServeConfigV2)
+	}
+	ports := o.RayService.Spec.RayClusterSpec.HeadGroupSpec.Template.Spec.Containers[0].Ports
+	if !slices.Contains(ports, corev1.ContainerPort{Name: "serve", ContainerPort: 9000}) {
+		t.Errorf("%+v", ports)
+	}
+}
+
 // TestDerivedNames: with the longest name that is accepted, everything that the
 // operator names after the object fits.
 func TestDerivedNames(t *testing.T) {
@@ -720,7 +748,7 @@ func FuzzScript(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		p := *base
 		p.Launch = plan.Launch{Argv: []plan.Arg{"printf", "%s", plan.Lit(s)}}
-		c, err := start(&p, nil)
+		c, err := start(&p, "0", nil)
 		if err != nil {
 			return // a NUL, or no UTF-8
 		}

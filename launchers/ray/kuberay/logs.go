@@ -386,11 +386,7 @@ func (s *Session) Log(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		text, err := d.Log(ctx)
-		if err == nil {
-			_, err = io.WriteString(out, text)
-		}
-		return err
+		return d.Log(ctx, out)
 	}
 	selector := submitters(s.object.Name)
 	if job.Spec.SubmissionMode == rayv1.SidecarMode {

@@ -733,7 +733,7 @@ func (l *look) queue(ctx context.Context) (diag.List, error) {
 	switch {
 	case status(err) == http.StatusNotFound:
 		return diag.List{l.p.Finding("GRM8430", diag.Error, "kuberay.queue", fmt.Sprintf("there is no queue %s: Kueue is not installed in the cluster", name),
-			"The object is made suspended, and Kueue lets it run; nobody would.", "remove kuberay.queue, or install Kueue")}, nil
+			"The object names its queue by a label, which nobody would read: the run would start at once, beside every queue.", "remove kuberay.queue, or install Kueue")}, nil
 	case status(err) == http.StatusForbidden:
 		return nil, nil
 	case err != nil:

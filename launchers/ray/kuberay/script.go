@@ -47,7 +47,7 @@ type podEnv struct {
 
 // start renders the plan's command. secrets says which variables the user's block
 // fills from secrets of Kubernetes.
-func start(p *plan.Plan, secrets map[string]secretKey) (command, error) {
+func start(p *plan.Plan, hash string, secrets map[string]secretKey) (command, error) {
 	var c command
 	w := &writer{files: map[string]bool{}, known: map[string]shell.Expr{}}
 	for _, a := range p.Artifacts {
@@ -119,10 +119,6 @@ func start(p *plan.Plan, secrets map[string]secretKey) (command, error) {
 	if simple && len(w.reads) == 0 && len(exports) == 0 && p.Launch.WorkDir == "" {
 		c.entrypoint = strings.Join(bare, " ")
 		return c, nil
-	}
-	hash, err := p.Hash()
-	if err != nil {
-		return c, err
 	}
 	lines := []string{"#!/bin/bash", "# " + madeBy(p, hash), "set -eu"}
 	lines = append(lines, w.reads...)

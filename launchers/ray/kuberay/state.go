@@ -280,6 +280,8 @@ func because(st rayv1.RayJobStatus) (int, string) {
 			return 128 - n, fmt.Sprintf("the driver was killed by signal %d", -n)
 		case n == 127:
 			return n, "the driver ended with status 127: a program was not found on its node"
+		case n > 128 && n < 160: // of the shell around it
+			return n, fmt.Sprintf("the driver ended with status %d: signal %d killed it", n, n-128)
 		default:
 			return n, fmt.Sprintf("the driver ended with status %d", n)
 		}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Made by genrm from experiment judge-tp4-len64, plan sha256:7e39461444bdd3fd5ff4926a5e0bb5a6da427df0d525f930007d086a13e5d37e. Do not edit.
+set -euo pipefail
+
+# Environment.
+export PYTHONUNBUFFERED=1
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export RAY_OVERRIDE_JOB_RUNTIME_ENV=1
+export OMP_NUM_THREADS=24
+export MKL_NUM_THREADS=24
+export OPENBLAS_NUM_THREADS=24
+export NCCL_NVLS_ENABLE=1
+export SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=32
+export NVSHMEM_DISABLE_NCCL=1
+export SGLANG_HEALTH_CHECK_TIMEOUT=180
+export NVTE_USE_CUTLASS_GROUPED_GEMM=0
+export NVTE_CUTLASS_GROUPED_GEMM_WARN_FALLBACK=1
+export INDEXER_ROPE_NEOX_STYLE=0
+
+exec python3 relax/entrypoints/train.py \
+  --colocate \
+  --resource '{"actor":[1,8],"rollout":[1,4],"genrm":[1,4]}' \
+  --genrm-model-path /models/Qwen3-8B \
+  --genrm-engine-config '{"context_length":4096}' \
+  --genrm-sampling-config '{"temperature":0.1,"chat_template_kwargs":{"enable_thinking":false},"max_response_len":64}' \
+  --rm-type dapo-genrm \
+  --reward-key score \
+  --genrm-num-gpus-per-engine 4 \
+  --hf-checkpoint /models/Qwen3-4B
