@@ -77,6 +77,41 @@ func (r *rig) emit(e example) string {
 	return filepath.Join(dir, "kuberay.yaml")
 }
 
+// TestNoKubeRay comes first, as long as the API server has never seen it.
+func TestNoKubeRay(t *testing.T) {
+	needs(t, "none", "", "hold", 64)
+	r := newRig(t, "")
+	for _, e := range r.examples() {
+		if e.name == "relax-split" || e.name == "serve-two-vllm" {
+			r.launch(3, []string{"GRM8422", "KubeRay is not installed in the cluster"}, e.args...)
+		}
+	}
+}
+
+// TestUnknownField: what an older custom resource does not know is named before
+// anything is sent.
+func TestUnknownField(t *testing.T) {
+	needs(t, "1.3.2", "", "hold", 64)
+	r := newRig(t, "")
+	for _, field := range []string{"backoffLimit", "rayClusterSpec/properties/rayVersion"} {
+		kubectl(t, "patch", "crd", "rayjobs.ray.io", "--type=json", "-p", `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/`+field+`"}]`)
+	}
+	cluster.crds = "1.3.2, changed"
+	e := example{name: "relax-split", args: append([]string{abs(t, "../../examples/relax-split")}, append(block, "--set", "kuberay.backoff_limit=2")...)}
+	r.wait("the schema", func() bool {
+		return !strings.Contains(kubectl(t, "get", "--raw", "/openapi/v3/apis/ray.io/v1"), `"backoffLimit"`)
+	})
+	r.launch(3, []string{"GRM8423", "the cluster's KubeRay does not know spec.backoffLimit", "the cluster's KubeRay does not know spec.rayClusterSpec.rayVersion"}, e.args...)
+	if out, err := tryKubectl("-n", r.namespace, "create", "--validate=strict", "-f", r.emit(e)); err == nil || !strings.Contains(out, `unknown field "spec.backoffLimit"`) {
+		t.Errorf("the API server takes it: %v\n%s", err, out)
+	}
+	_, _ = tryKubectl("-n", r.namespace, "delete", "configmap", "-l", "app.kubernetes.io/managed-by=genrm")
+	runs, _ := filepath.Glob(filepath.Join(r.dir, "runs", "*"))
+	if len(runs) > 0 {
+		t.Errorf("folders are left: %q", runs)
+	}
+}
+
 // TestReleases: each release of KubeRay takes each example, strictly.
 func TestReleases(t *testing.T) {
 	r := newRig(t, "")
@@ -99,30 +134,6 @@ func TestReleases(t *testing.T) {
 	r.t = t
 	if left := r.objects(); len(left) > 0 {
 		t.Errorf("a dry run made %q", left)
-	}
-}
-
-// TestUnknownField: what an older custom resource does not know is named before
-// anything is sent.
-func TestUnknownField(t *testing.T) {
-	needs(t, "1.4.2", "", "hold", 64)
-	r := newRig(t, "")
-	for _, field := range []string{"backoffLimit", "rayClusterSpec/properties/rayVersion"} {
-		kubectl(t, "patch", "crd", "rayjobs.ray.io", "--type=json", "-p", `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/`+field+`"}]`)
-	}
-	cluster.crds = "1.4.2, changed"
-	e := example{name: "relax-split", args: append([]string{abs(t, "../../examples/relax-split")}, append(block, "--set", "kuberay.backoff_limit=2")...)}
-	r.wait("the schema", func() bool {
-		return !strings.Contains(kubectl(t, "get", "--raw", "/openapi/v3/apis/ray.io/v1"), `"backoffLimit"`)
-	})
-	r.launch(3, []string{"GRM8423", "the cluster's KubeRay does not know spec.backoffLimit", "the cluster's KubeRay does not know spec.rayClusterSpec.rayVersion"}, e.args...)
-	if out, err := tryKubectl("-n", r.namespace, "create", "--validate=strict", "-f", r.emit(e)); err == nil || !strings.Contains(out, `unknown field "spec.backoffLimit"`) {
-		t.Errorf("the API server takes it: %v\n%s", err, out)
-	}
-	_, _ = tryKubectl("-n", r.namespace, "delete", "configmap", "-l", "app.kubernetes.io/managed-by=genrm")
-	runs, _ := filepath.Glob(filepath.Join(r.dir, "runs", "*"))
-	if len(runs) > 0 {
-		t.Errorf("folders are left: %q", runs)
 	}
 }
 

@@ -22,7 +22,7 @@ var cluster = struct {
 	crds, operator, mode string
 	nodes                int
 	ray                  bool
-}{crds: "1.3.2", mode: "hold", nodes: 64}
+}{crds: "none", mode: "hold", nodes: 64}
 
 // needs brings the rig into a state. operator is its release, or "" for none.
 // With the mode run pods run by themselves, on a real Ray.
@@ -97,7 +97,7 @@ func newRig(t *testing.T, namespace string) *rig {
 	if os.Getenv("GENRM_E2E_GENRM") == "" || os.Getenv("GENRM_KUBECTL") == "" || os.Getenv("GENRM_E2E_OPERATORS") == "" {
 		t.Fatal("start these tests with e2e/kube/run")
 	}
-	r := &rig{t: t, namespace: namespace, dir: filepath.Join(t.TempDir(), `user's "größe" 50%`)}
+	r := &rig{t: t, namespace: namespace, dir: filepath.Join(t.TempDir(), `user's größe 50%`)} // kubectl takes -f for CSV, so no double quote
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +116,9 @@ func newRig(t *testing.T, namespace string) *rig {
 		}
 		// What a failed test leaves must not stand in the way of others.
 		for _, kind := range []string{"rayjobs", "rayservices", "rayclusters"} {
+			if !t.Failed() {
+				break
+			}
 			_, _ = tryKubectl("-n", r.namespace, "delete", kind, "--all", "--timeout=30s")
 		}
 		if namespace == "" {
