@@ -99,7 +99,8 @@ func TestUnknownField(t *testing.T) {
 	cluster.crds = "1.3.2, changed"
 	e := example{name: "relax-split", args: append([]string{abs(t, "../../examples/relax-split")}, append(block, "--set", "kuberay.backoff_limit=2")...)}
 	r.wait("the schema", func() bool {
-		return !strings.Contains(kubectl(t, "get", "--raw", "/openapi/v3/apis/ray.io/v1"), `"backoffLimit"`)
+		_, err := tryKubectl("explain", "rayjobs.spec.rayClusterSpec.rayVersion")
+		return err != nil
 	})
 	r.launch(3, []string{"GRM8423", "the cluster's KubeRay does not know spec.backoffLimit", "the cluster's KubeRay does not know spec.rayClusterSpec.rayVersion"}, e.args...)
 	if out, err := tryKubectl("-n", r.namespace, "create", "--validate=strict", "-f", r.emit(e)); err == nil || !strings.Contains(out, `unknown field "spec.backoffLimit"`) {
