@@ -31,6 +31,10 @@ type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
 
+// Patience is how long a run that is followed may be refused: an API server that
+// starts knows for some seconds neither its resources nor who may do what.
+const Patience = time.Minute
+
 // lookEvery is the wait between two looks at what is not there yet, or not any
 // more.
 const lookEvery = time.Second
@@ -48,8 +52,14 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 	}
 	f := &podLog{c: s.c, out: out}
 	broken := false
+	var failed time.Time // since when
 	for {
 		done, err := s.follow(ctx, f, lost)
+		if err == nil {
+			failed = time.Time{}
+		} else if failed.IsZero() {
+			failed = time.Now()
+		}
 		var w *writeError
 		var none *ErrNoLog
 		switch {
@@ -61,7 +71,7 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 			return err
 		case done && err == nil:
 			return nil
-		case err != nil && !again(err):
+		case err != nil && !again(err) && !failed.IsZero() && time.Since(failed) > Patience:
 			return err
 		case (err != nil) != broken:
 			broken = err != nil
