@@ -85,16 +85,25 @@ func (a *app) reportRays(runs []*rundir.Run) error {
 
 // rayRequests prints what would be submitted.
 func (a *app) rayRequests(plans []*plan.Plan) error {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
 	var all []ray.Request
+	refused := false
 	for _, p := range plans {
-		req, found, err := ray.NewRequest(p)
+		req, found, err := ray.Preview(p, cwd)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
 		if err := a.print(found); err != nil {
 			return err
 		}
+		refused = refused || found.HasErrors()
 		all = append(all, req)
+	}
+	if refused {
+		return exitStatus(exitTarget)
 	}
 	if len(all) == 1 {
 		return printJSON(a.stdout, all[0])

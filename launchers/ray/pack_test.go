@@ -265,6 +265,12 @@ func TestUploads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if c.want != "" {
+			shown, _, err := Preview(p, dir)
+			if got := fmt.Sprint(shown.RuntimeEnv); err != nil || !strings.Contains(got, "gcs://_ray_pkg_") {
+				t.Errorf("%s: the preview has %s, %v", c.block, got, err)
+			}
+		}
 		all, found, err := uploads(p, dir, nil)
 		if err != nil {
 			t.Fatal(err)
