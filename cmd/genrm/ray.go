@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -264,8 +265,11 @@ func (a *app) sending() func(ray.Upload, int64) {
 		return nil
 	}
 	const width = 30
+	var mu sync.Mutex // what an answered request still reads is told beside the next one
 	var last time.Time
 	return func(u ray.Upload, sent int64) {
+		mu.Lock()
+		defer mu.Unlock()
 		if whole := sent == u.Bytes; !whole && time.Since(last) < 100*time.Millisecond {
 			return
 		} else if last = time.Now(); whole {
