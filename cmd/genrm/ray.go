@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -85,16 +86,25 @@ func (a *app) reportRays(runs []*rundir.Run) error {
 
 // rayRequests prints what would be submitted.
 func (a *app) rayRequests(plans []*plan.Plan) error {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
 	var all []ray.Request
+	refused := false
 	for _, p := range plans {
-		req, found, err := ray.NewRequest(p)
+		req, found, err := ray.Preview(p, cwd)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
 		if err := a.print(found); err != nil {
 			return err
 		}
+		refused = refused || found.HasErrors()
 		all = append(all, req)
+	}
+	if refused {
+		return exitStatus(exitTarget)
 	}
 	if len(all) == 1 {
 		return printJSON(a.stdout, all[0])
@@ -255,8 +265,11 @@ func (a *app) sending() func(ray.Upload, int64) {
 		return nil
 	}
 	const width = 30
+	var mu sync.Mutex // what an answered request still reads is told beside the next one
 	var last time.Time
 	return func(u ray.Upload, sent int64) {
+		mu.Lock()
+		defer mu.Unlock()
 		if whole := sent == u.Bytes; !whole && time.Since(last) < 100*time.Millisecond {
 			return
 		} else if last = time.Now(); whole {

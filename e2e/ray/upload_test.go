@@ -112,7 +112,7 @@ import helper
 		t.Fatal(err)
 	}
 	r.file("code/checkpoints/last/model", string(big))
-	r.ends(3, []string{"error[GRM8325]: the folder is too large to be uploaded", "The biggest: checkpoints/last/model 100.0 MiB, "}, "launch", "experiment.cue")
+	r.ends(3, []string{"error[GRM8325]: the folder is too large to be uploaded", "The biggest: checkpoints/last/model 100.0 MiB."}, "launch", "experiment.cue")
 	if jobs := r.jobs(r.mark()); len(jobs) != before {
 		t.Errorf("%d jobs, %d before", len(jobs), before)
 	}

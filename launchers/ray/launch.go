@@ -437,6 +437,22 @@ func numbers(s string) []int {
 	return out
 }
 
+// Preview is the request of a run as it would be submitted but for the run's id
+// and metadata, with the packages that its folders would be. It asks no cluster
+// and sends nothing.
+func Preview(p *plan.Plan, workDir string) (Request, diag.List, error) {
+	r, found, err := NewRequest(p)
+	if err != nil {
+		return r, nil, err
+	}
+	folders, notes, err := uploads(p, workDir, nil)
+	for _, u := range folders {
+		u.set(r.RuntimeEnv, u.URI)
+		u.pack.close()
+	}
+	return r, append(found, notes...), err
+}
+
 // Prepared is a launch that has been found to be possible.
 type Prepared struct {
 	o       Options

@@ -431,6 +431,9 @@ func biggest(entries []entry) []string {
 	slices.SortFunc(top, larger)
 	var out []string
 	for _, name := range top {
+		if sizes[name]*100 < sizes[top[0]] { // it would change nothing
+			break
+		}
 		out = append(out, name+" "+mib(sizes[name]))
 	}
 	return out

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -128,7 +130,7 @@ func TestPackRefused(t *testing.T) {
 	for _, c := range []struct {
 		dir, says string
 	}{
-		{big, "too large to be uploaded: Packed it has more than 97.7 KiB (341.8 KiB before), and Ray takes 97.7 KiB. The biggest: models/llm/weights.bin 293.0 KiB, zeros 48.8 KiB, code/a.py 0.0 KiB."},
+		{big, "too large to be uploaded: Packed it has more than 97.7 KiB (341.8 KiB before), and Ray takes 97.7 KiB. The biggest: models/llm/weights.bin 293.0 KiB, zeros 48.8 KiB."},
 		{filepath.Join(big, "no"), "there is no folder"},
 		{filepath.Join(big, "zeros"), "is no folder"},
 		{folder(t, map[string]string{".gitignore": "*\n"}), "nothing in the folder to upload"},
@@ -216,9 +218,12 @@ func TestSend(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.close()
+			var mu sync.Mutex // a request whose connection breaks may still be at work here
 			var asked []string
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				body, err := io.ReadAll(req.Body)
+				mu.Lock()
+				defer mu.Unlock()
 				asked = append(asked, req.Method)
 				code := c.answer(asked)
 				if code == 0 {
@@ -234,17 +239,18 @@ func TestSend(t *testing.T) {
 			cl := newClient(s.URL, http.Header{}, "v")
 			cl.http.Transport.(*http.Transport).DisableKeepAlives = true // or net/http itself asks again
 			u := &upload{Upload: Upload{URI: "gcs://" + p.name}, pack: p}
-			var sent int64
-			err = cl.send(context.Background(), u, func(_ Upload, n int64) { sent = n })
+			var sent atomic.Int64
+			err = cl.send(context.Background(), u, func(_ Upload, n int64) { sent.Store(n) })
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Error(err)
 			}
-			s.Close() // its handlers have ended
+			mu.Lock()
+			defer mu.Unlock()
 			if got := strings.Join(asked, " "); got != c.asked || u.There != c.there {
 				t.Errorf("%s, there: %t", got, u.There)
 			}
-			if strings.Contains(c.asked, "PUT") && sent != p.size {
-				t.Errorf("%d of %d bytes told", sent, p.size)
+			if strings.Contains(c.asked, "PUT") && sent.Load() != p.size {
+				t.Errorf("%d of %d bytes told", sent.Load(), p.size)
 			}
 		})
 	}
@@ -265,6 +271,12 @@ func TestUploads(t *testing.T) {
 		r, _, err := NewRequest(p)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if c.want != "" {
+			shown, _, err := Preview(p, dir)
+			if got := fmt.Sprint(shown.RuntimeEnv); err != nil || !strings.Contains(got, "gcs://_ray_pkg_") {
+				t.Errorf("%s: the preview has %s, %v", c.block, got, err)
+			}
 		}
 		all, found, err := uploads(p, dir, nil)
 		if err != nil {
