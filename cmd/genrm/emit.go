@@ -29,8 +29,8 @@ func (emitCmd) Help() string {
   plan.json       the plan
   launch.sh       the command as a readable bash script
   launch.json     the same as argv and environment
-  processes.json  serve: every process with its node and GPUs
-  engine-*.sh     serve: one script per engine and node
+  processes.json  serve, but on Ray: every process with its node and GPUs
+  engine-*.sh     the same: one script per engine and node
   job.sbatch      target slurm: the job, which sbatch takes as it is
   job.json        target ray, relax and gym: the body of POST /api/jobs/
   serve.json      serve on target ray: the application, which Ray Serve's REST API and serve deploy take

@@ -69,8 +69,9 @@ func FileName(key string) string {
 
 // Files returns the files of a plan, sorted by name: plan.json, launch.sh and
 // launch.json; the plan's artifacts; and for a serve workload one script per
-// engine process and processes.json. It fails only for text that no program can
-// be given (see [shell.ErrNUL]) and for artifacts with a name that is taken.
+// engine process and processes.json. Ray Serve starts the engines itself: there a
+// serve workload has no commands. It fails only for text that no program can be
+// given (see [shell.ErrNUL]) and for artifacts with a name that is taken.
 func Files(p *plan.Plan) ([]File, error) {
 	hash, err := p.Hash()
 	if err != nil {
@@ -81,6 +82,29 @@ func Files(p *plan.Plan) ([]File, error) {
 		return nil, err
 	}
 	files := []File{{Name: "plan.json", Text: text}}
+	if p.Workload != plan.Serve || p.Target != plan.Ray && p.Target != plan.KubeRay {
+		if files, err = commands(p, hash, files); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range p.Artifacts {
+		text := []byte(a.Text)
+		if ext := path.Ext(a.Name); ext == ".yaml" || ext == ".yml" {
+			text = append([]byte("# "+header(p, hash)+"\n"), text...)
+		}
+		files = append(files, File{Name: a.Name, Text: text})
+	}
+	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	for i := 1; i < len(files); i++ {
+		if files[i].Name == files[i-1].Name {
+			return nil, fmt.Errorf("two files are called %s", files[i].Name)
+		}
+	}
+	return files, nil
+}
+
+// commands appends the scripts of the plan's processes, and the same as JSON.
+func commands(p *plan.Plan, hash string, files []File) ([]File, error) {
 	procs := Processes(p)
 	for _, pr := range procs {
 		s, err := script(p, pr, hash)
@@ -99,7 +123,8 @@ func Files(p *plan.Plan) ([]File, error) {
 		WorkDir      string     `json:"workdir,omitempty"`
 		Placeholders []string   `json:"placeholders"` // what only the target knows, as it stands in argv and env
 	}{"genrm", hash, p.Name, orEmpty(launch.Argv), launch.Env, launch.WorkDir, placeholders(launch)}
-	if text, err = indented(doc); err != nil {
+	text, err := indented(doc)
+	if err != nil {
 		return nil, err
 	}
 	files = append(files, File{Name: "launch.json", Text: text})
@@ -114,19 +139,6 @@ func Files(p *plan.Plan) ([]File, error) {
 			return nil, err
 		}
 		files = append(files, File{Name: "processes.json", Text: text})
-	}
-	for _, a := range p.Artifacts {
-		text := []byte(a.Text)
-		if ext := path.Ext(a.Name); ext == ".yaml" || ext == ".yml" {
-			text = append([]byte("# "+header(p, hash)+"\n"), text...)
-		}
-		files = append(files, File{Name: a.Name, Text: text})
-	}
-	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
-	for i := 1; i < len(files); i++ {
-		if files[i].Name == files[i-1].Name {
-			return nil, fmt.Errorf("two files are called %s", files[i].Name)
-		}
 	}
 	return files, nil
 }

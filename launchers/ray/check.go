@@ -110,8 +110,16 @@ func CheckServe(p *plan.Plan, target plan.Target, rayVersion string, l *diag.Lis
 	}
 }
 
-// secretName is what names of secrets are like.
-var secretName = regexp.MustCompile(`(?i)(token|secret|passw(or)?d|api_?key|access_?key|credential)`)
+var (
+	secretName = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|api_?key|access_?key|secret_?key|credentials?)$`)
+	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*)$`) // what stands where a key is asked for and not needed
+)
+
+// Secret reports whether a variable looks like one that holds a secret, by its
+// name, and holds one.
+func Secret(name, value string) bool {
+	return secretName.MatchString(name) && !noSecret.MatchString(value)
+}
 
 // runtimeEnv checks what Ray keeps with the job, and shows in its dashboard.
 func runtimeEnv(p *plan.Plan, s *tree.Value, l *diag.List) {
@@ -135,7 +143,7 @@ func runtimeEnv(p *plan.Plan, s *tree.Value, l *diag.List) {
 		path := tree.Join("ray.runtime_env.env_vars", f.Name)
 		switch {
 		case !f.Value.OK():
-		case f.Value.Kind == tree.Struct, f.Value.Kind == tree.String && f.Value.Text != "" && secretName.MatchString(f.Name):
+		case f.Value.Kind == tree.Struct, f.Value.Kind == tree.String && Secret(f.Name, f.Value.Text):
 			d := p.Finding("GRM8304", diag.Error, path, "a secret in runtime_env", "Ray keeps env_vars with the job and shows them in its dashboard and logs.",
 				fmt.Sprintf("set %s in the environment of the nodes or pods, and remove it here", f.Name))
 			d.Secret = true

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
@@ -104,11 +105,8 @@ func (b *builder) rayVersion() string {
 	if v, ok := b.s.Field("rayVersion").AsString(); ok {
 		return v
 	}
-	image, _ := b.s.Field("image").AsString()
-	if m := tagged.FindStringSubmatch(image); m != nil {
-		return m[1]
-	}
-	return ""
+	ref, _ := b.s.Field("image").AsString()
+	return image.Ray(ref)
 }
 
 // pods says how many pods the run has and the GPUs of each: of one node what it

@@ -45,10 +45,7 @@ const anyRun = "20060102-150405-000000"
 var anyHash = strings.Repeat("0", 64)
 
 var (
-	label      = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
-	tagged     = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
-	secretName = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|api_?key|access_?key|secret_?key|credentials?)$`)
-	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*)$`) // what stands where a key is asked for and not needed
+	label = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 
 	// jobOnly are the fields that belong to RayJob objects.
 	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
@@ -244,9 +241,9 @@ func (b *builder) image() {
 			missing = true
 			continue
 		}
-		if m := tagged.FindStringSubmatch(c.Image); version != "" && m != nil && m[1] != version && !strings.HasPrefix(version, m[1]+".") {
-			d := b.p.Finding("GRM8403", diag.Error, "kuberay.rayVersion", fmt.Sprintf("rayVersion is %s, but the image is tagged %s", version, m[1]),
-				"The operator writes commands for rayVersion, and clients of another release are refused.", fmt.Sprintf("write rayVersion: %q", m[1]))
+		if tag := image.Ray(c.Image); version != "" && tag != "" && tag != version && !strings.HasPrefix(version, tag+".") {
+			d := b.p.Finding("GRM8403", diag.Error, "kuberay.rayVersion", fmt.Sprintf("rayVersion is %s, but the image is tagged %s", version, tag),
+				"The operator writes commands for rayVersion, and clients of another release are refused.", fmt.Sprintf("write rayVersion: %q", tag))
 			d.Related = []diag.Related{{Pos: b.p.Pos(at), Message: "the image"}}
 			b.found.Add(d)
 			return
@@ -309,7 +306,7 @@ func (b *builder) environment() {
 				d := b.p.Finding("GRM8418", diag.Error, at, f.Name+" is set twice", "Server-side apply refuses a second variable of a name.", "keep one of the two")
 				d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the other"}}
 				b.found.Add(d)
-			case field == "env" && secretName.MatchString(f.Name) && !noSecret.MatchString(f.Value.Text):
+			case field == "env" && ray.Secret(f.Name, f.Value.Text):
 				d := b.p.Finding("GRM8418", diag.Error, at, "a literal secret in "+f.Name, "Everybody who may read the objects of the namespace would see it.",
 					fmt.Sprintf("refer to a secret of Kubernetes: secrets: %s: {name: \"…\", key: \"…\"}", f.Name))
 				d.Secret = true

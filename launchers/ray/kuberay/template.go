@@ -12,6 +12,7 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/ray"
 )
 
 // template merges the user's pod template, head or worker, over the generated
@@ -107,7 +108,7 @@ func (b *builder) literalSecrets(env *tree.Value, path string) {
 	for i, e := range env.Items {
 		name, _ := e.Field("name").AsString()
 		value, _ := e.Field("value").AsString()
-		if secretName.MatchString(name) && !noSecret.MatchString(value) {
+		if ray.Secret(name, value) {
 			d := b.p.Finding("GRM8418", diag.Error, tree.Index(path, i)+".value", "a literal secret in "+name, "Everybody who may read the objects of the namespace would see it.",
 				fmt.Sprintf("refer to a secret of Kubernetes: secrets: %s: {name: \"…\", key: \"…\"}", name))
 			d.Secret = true
