@@ -1,5 +1,5 @@
 # make test   every test that needs Go alone
-# make e2e    genrm against the real programs (engines, NeMo Gym, Ray, Slurm): needs root on Debian 12, Python 3.11 or 3.12 and a package index
+# make e2e    genrm against the real programs (engines, NeMo Gym, Ray, Kubernetes, Slurm): needs root on Debian 12, Python 3.11 or 3.12 and a package index
 # make build  ./genrm, one static file
 # make bench  what it costs; docs/speed.md
 # make fuzz   each fuzz target for FUZZTIME
@@ -41,6 +41,7 @@ e2e:
 	e2e/engines/run
 	e2e/local/run
 	e2e/ray/run
+	e2e/kube/run
 	e2e/slurm/run
 
 build:
