@@ -457,7 +457,7 @@ func (s *ServeSession) Logs(ctx context.Context, process string) ([]ServeLog, er
 	}
 	a, there := all.Applications[s.serving.Application]
 	if !there || a.run() != s.run.ID {
-		return nil, fmt.Errorf("Ray Serve has no replicas of %s any more; their logs lie on the nodes, in logs/serve of Ray's session", s.run.ID)
+		return nil, fmt.Errorf("%s has no replicas any more; their logs lie on the nodes, in logs/serve of Ray's session", s.run.ID)
 	}
 	var out []ServeLog
 	var names []string

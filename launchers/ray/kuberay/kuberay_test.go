@@ -417,12 +417,6 @@ var hostile = []string{
 	"", " ", "~", "*", "a=b", "-", "#x", "$(RAY_IP)", "{file:gym.yaml}", "\\", "!", "%PATH%", "\t\n",
 }
 
-// cue writes a string as CUE does.
-func cue(s string) string {
-	q, _ := json.Marshal(s) // a string always encodes
-	return string(q)
-}
-
 // expand replaces $(NAME) as Kubernetes does in values of a container: known names
 // by their values, $$ by $.
 func expand(s string, known map[string]string) string {

@@ -234,7 +234,6 @@ func TestMergeService(t *testing.T) {
 		"failed before": {rayv1.RayServiceStatuses{ObservedGeneration: 1, PendingServiceStatus: apps("DEPLOY_FAILED", "x")}, rundir.Starting, "its Ray cluster starts", false},
 		"unhealthy":     {rayv1.RayServiceStatuses{ObservedGeneration: 2, ActiveServiceStatus: apps("UNHEALTHY", "a\nlast"), Conditions: []metav1.Condition{condition("Ready", "True", "NonZeroServeEndpoints", "")}}, rundir.Ready, "application judges: UNHEALTHY: last", false},
 		"given up":      {rayv1.RayServiceStatuses{ObservedGeneration: 2, Conditions: []metav1.Condition{condition("Ready", "False", "InitializingTimeout", "after 5m")}}, rundir.Failed, "KubeRay gave up: InitializingTimeout: after 5m", false},
-		"1.2":           {rayv1.RayServiceStatuses{ObservedGeneration: 2, ServiceStatus: rayv1.Running}, rundir.Ready, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := &rayv1.RayService{Status: c.st}

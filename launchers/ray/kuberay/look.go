@@ -340,12 +340,11 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 
 // group is a set of equal pods.
 type group struct {
-	name   string // head, or that of the worker group
-	count  int
-	gpus   int64 // of each pod
-	kind   corev1.ResourceName
-	spec   *corev1.PodSpec
-	growth bool // the autoscaler sets the number
+	name  string // head, or that of the worker group
+	count int
+	gpus  int64 // of each pod
+	kind  corev1.ResourceName
+	spec  *corev1.PodSpec
 }
 
 // groups are the pods that the object becomes and that want GPUs.

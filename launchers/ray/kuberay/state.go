@@ -330,9 +330,6 @@ func mergeService(own *rundir.Status, service *rayv1.RayService) {
 			upgrading = c.Status == metav1.ConditionTrue
 		}
 	}
-	if len(st.Conditions) == 0 && st.ServiceStatus == rayv1.Running { // before KubeRay 1.3
-		ready = true
-	}
 	own.StartedAt = moment(&service.CreationTimestamp)
 	own.JobState = "NotReady"
 	if ready {
