@@ -241,13 +241,14 @@ func (r *rig) field(object, path string) string {
 	return kubectl(r.t, "-n", r.namespace, "get", object, "-o", "jsonpath={"+path+"}")
 }
 
-// warnings are what was complained of objects of Ray in the namespace.
+// warnings are what was complained of objects of Ray in the namespace, but for
+// what the operator tells about itself when it has not yet seen what it has made.
 func (r *rig) warnings() (out []string) {
 	r.t.Helper()
 	text := kubectl(r.t, "-n", r.namespace, "get", "events", "--field-selector", "type=Warning", "-o",
 		`jsonpath={range .items[*]}{.involvedObject.kind}/{.involvedObject.name} {.reason}: {.message}{"\n"}{end}`)
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "Ray") {
+		if strings.HasPrefix(line, "Ray") && !strings.Contains(line, "already exists") {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}
