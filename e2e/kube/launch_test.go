@@ -197,6 +197,15 @@ func TestGone(t *testing.T) {
 	r.ends(0, []string{"unknown"}, "stop")
 }
 
+// TestDeadline: KubeRay's own deadline is told as what it is.
+func TestDeadline(t *testing.T) {
+	needs(t, "1.5.1", "1.5.1", "hold", 64)
+	r := newRig(t, "")
+	r.follow(r.training("deadline: 8")).ends(3, "failed", "its deadline was over (kuberay.deadline), and KubeRay ended it")
+	r.ends(0, []string{"was still there, and is removed"}, "stop")
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
+}
+
 // TestOperator: one that is away is told, for a launch and for stop.
 func TestOperator(t *testing.T) {
 	needs(t, "1.5.1", "", "hold", 64)

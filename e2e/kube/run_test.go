@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 		state           string
 		texts           []string
 	}{
-		{"succeeds", `print("größe of the judge\nlast line")`, "", 0, "succeeded", []string{"running", "größe of the judge\nlast line\n"}},
+		{"succeeds", `print("größe of the judge\nlast line")`, "", 0, "succeeded", []string{"größe of the judge\nlast line\n"}},
 		{"fails", `print("before the end"); sys.exit(3)`, "", 3, "failed", []string{"before the end\n", "the driver ended with status 3"}},
 		{"killed", `print("soon", flush=True); os.kill(os.getpid(), 9)`, "", 137, "failed", []string{"soon\n", "signal 9"}},
 		{"by the operator", `print("without a submitter")`, `submissionMode: "HTTPMode", deadline: 600`, 0, "succeeded", []string{"without a submitter\n"}},

@@ -355,7 +355,7 @@ func (s *Session) dashboard(st rayv1.RayJobStatus) (*ray.Session, error) {
 // ServiceProxy is the way to a port of a service of the run's namespace from
 // wherever the API server can be asked: a URL, and the transport that its
 // requests want, with the credentials of the kubeconfig. Needs the permission
-// get on services/proxy.
+// get on services/proxy, and create for requests by POST.
 func (s *Session) ServiceProxy(service string, port int) (string, http.RoundTripper, error) {
 	config := rest.CopyConfig(s.c.config)
 	config.NextProtos = []string{"http/1.1"} // of which alone a connection can be turned into a websocket
