@@ -103,7 +103,7 @@ func (c *initCmd) Run(a *app) error {
 		fmt.Fprintln(a.stdout, path)
 	}
 	dir := filepath.Clean(c.Dir)
-	fmt.Fprintf(a.stdout, "\nNext:\n  genrm plan %s\n  genrm golden %s --update\n  genrm emit %s -o out\n", dir, dir, dir)
+	fmt.Fprintf(a.stdout, "\nNext:\n  genrm plan %s\n  genrm golden %s --update\n  genrm launch %s --dry-run\n", dir, dir, dir)
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/ray"
+	"genrm.dev/genrm/schema/engines"
 )
 
 type checker struct{}
@@ -235,8 +236,11 @@ func (b *builder) image() {
 		}
 		if c.Image == "" {
 			if !missing {
-				b.add("GRM8410", diag.Error, "kuberay", "no image is stated for the pods", "Kubernetes starts no container without one, and the operator none of its own choice.",
-					"add kuberay: image: \"rayproject/ray:2.60.0-gpu\", or your own with Ray and what the run needs")
+				remedy := "add kuberay: image: \"REGISTRY/NAME:TAG\", an image with Ray and what the run needs"
+				if b.p.Workload == plan.Serve {
+					remedy = fmt.Sprintf("add kuberay: image: \"rayproject/ray-llm:%s\", or your own with ray[llm]", engines.LatestRay())
+				}
+				b.add("GRM8410", diag.Error, "kuberay", "no image is stated for the pods", "Kubernetes starts no container without one, and the operator none of its own choice.", remedy)
 			}
 			missing = true
 			continue
