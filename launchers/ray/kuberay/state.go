@@ -353,8 +353,8 @@ func mergeService(own *rundir.Status, service *rayv1.RayService) {
 		}
 	}
 	switch {
-	case ready && !stale:
-		own.State, own.Reason = rundir.Ready, strings.Join(reasons, "\n")
+	case ready && !stale && len(reasons) == 0: // the condition alone says that some endpoint is there, which may be of the judges before a change
+		own.State, own.Reason = rundir.Ready, ""
 		if own.ReadyAt != nil && own.StartedAt != nil {
 			own.ReadyAfter = own.ReadyAt.Sub(*own.StartedAt).Seconds()
 		}
