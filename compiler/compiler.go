@@ -135,11 +135,12 @@ func (e *experiment) cluster() {
 func (e *experiment) checkTargets(opts Options) {
 	for _, c := range opts.Checks {
 		_, block := e.plan.Settings.Get(string(c.Target()))
-		if c.Target() == e.plan.Target || e.plan.Target == "" && block {
+		switch t, tells := c.(plan.Teller); {
+		case c.Target() == e.plan.Target && tells:
+			found, facts := t.Tell(e.plan)
+			e.diags, e.plan.Facts = append(e.diags, found...), append(e.plan.Facts, facts...)
+		case c.Target() == e.plan.Target, e.plan.Target == "" && block:
 			e.diags = append(e.diags, c.Check(e.plan)...)
-		}
-		if t, ok := c.(plan.Teller); ok && c.Target() == e.plan.Target && !e.diags.HasErrors() {
-			e.plan.Facts = append(e.plan.Facts, t.Facts(e.plan)...)
 		}
 	}
 }

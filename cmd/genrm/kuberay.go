@@ -202,10 +202,9 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 		got, err := s.Status(ctx)
 		var gone *kuberay.Unreachable
 		switch {
-		case errors.As(err, &gone):
-			v.lost(gone)
-		case err != nil:
+		case err != nil && v.lost(err) > kuberay.Patience && !errors.As(err, &gone):
 			return targetError{err}
+		case err != nil:
 		default:
 			st = got
 			v.show(st)
@@ -258,11 +257,13 @@ type kubeView struct {
 	away  time.Time
 }
 
-func (v *kubeView) lost(err error) {
+// lost tells of a failure to ask, once, and for how long it lasts.
+func (v *kubeView) lost(err error) time.Duration {
 	if v.away.IsZero() {
 		v.away = time.Now()
 		fmt.Fprintf(v.out, "Kubernetes does not answer: %v\n", err)
 	}
+	return time.Since(v.away)
 }
 
 func (v *kubeView) show(st *rundir.Status) {

@@ -4,13 +4,10 @@ package main
 
 import (
 	"os"
-	"runtime/debug"
+
+	_ "genrm.dev/genrm/cmd/genrm/early" // before all others
 )
 
 func main() {
-	// A run lives for milliseconds: collecting its garbage early costs a quarter
-	// of them. The limit keeps a sweep of thousands in bounds.
-	debug.SetGCPercent(400)
-	debug.SetMemoryLimit(512 << 20)
 	os.Exit(Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ()))
 }

@@ -288,10 +288,10 @@ type Checker interface {
 }
 
 // Teller is a [Checker] that has facts to add to plans for its target: what the
-// target makes of them.
+// target makes of them. Tell returns what Check does, and the facts.
 type Teller interface {
 	Checker
-	Facts(*Plan) []Fact
+	Tell(*Plan) (diag.List, []Fact)
 }
 
 // Finding builds a diagnostic at a path relative to the experiment.

@@ -174,14 +174,14 @@ func TestAway(t *testing.T) {
 		}
 	}()
 	f.says("Kubernetes does not answer")
-	r.ends(3, []string{"did not answer within 15s"}, "status")
+	r.ends(3, []string{"did not answer"}, "status")
 	r.ends(0, []string{"training-", "pending"}, "list")
-	r.ends(3, []string{"did not answer within 15s"}, "launch", "--target", "kuberay", r.training(""))
+	r.ends(3, []string{"did not answer"}, "launch", "--target", "kuberay", r.training(""))
 	ctl(t, "apiserver", "go")
 	up = true
 	f.says("Kubernetes answers again after")
 	r.ends(0, nil, "stop")
-	f.ends(143, "stopped by ada@")
+	f.ends(143, "stopped by ")
 	r.wait("the end", func() bool { return len(r.objects()) == 0 })
 }
 
@@ -195,6 +195,15 @@ func TestGone(t *testing.T) {
 	kubectl(t, "-n", r.namespace, "delete", "rayjobs", "--all")
 	f.ends(3, "unknown", "is gone: somebody deleted it", "last seen", "Initializing")
 	r.ends(0, []string{"unknown"}, "stop")
+}
+
+// TestDeadline: KubeRay's own deadline is told as what it is.
+func TestDeadline(t *testing.T) {
+	needs(t, "1.5.1", "1.5.1", "hold", 64)
+	r := newRig(t, "")
+	r.follow(r.training("deadline: 8")).ends(3, "failed", "its deadline was over (kuberay.deadline), and KubeRay ended it")
+	r.ends(0, []string{"was still there, and is removed"}, "stop")
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
 }
 
 // TestOperator: one that is away is told, for a launch and for stop.

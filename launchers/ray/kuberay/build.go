@@ -2,6 +2,7 @@ package kuberay
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/yaml"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -77,12 +79,8 @@ type shape struct {
 	first     bool // the head stands in for the first of the workers
 }
 
-func build(p *plan.Plan, run Run) (*builder, error) {
-	b := &builder{p: p, s: settings(p), run: run, objects: &Objects{}, secrets: map[string]secretKey{}}
-	var err error
-	if b.hash, err = p.Hash(); err != nil {
-		return b, err
-	}
+func build(p *plan.Plan, run Run, hash string) (*builder, error) {
+	b := &builder{p: p, hash: hash, s: settings(p), run: run, objects: &Objects{}, secrets: map[string]secretKey{}}
 	if v := b.s.Field("secrets"); v.OK() {
 		for _, f := range v.Fields {
 			name, _ := f.Value.Field("name").AsString()
@@ -305,7 +303,7 @@ func (b *builder) job() error {
 	if v, ok := b.s.Field("entrypoint_num_cpus").AsFloat(); ok {
 		spec.EntrypointNumCpus = float32(v)
 	}
-	if b.rayV != "" && b.run.ID != "" { // the operator needs the release for it
+	if b.run.ID != "" && takesMetadata(b.rayV) {
 		spec.Metadata = map[string]string{"genrm_run_id": b.run.ID, "genrm_plan_hash": b.hash}
 	}
 	if spec.SubmissionMode == rayv1.K8sJobMode {
@@ -314,6 +312,19 @@ func (b *builder) job() error {
 	b.objects.RayJob = &rayv1.RayJob{TypeMeta: metav1.TypeMeta{APIVersion: rayv1.GroupVersion.String(), Kind: "RayJob"}, ObjectMeta: b.queued(), Spec: spec}
 	return nil
 }
+
+// takesMetadata says whether the operator can hand metadata to a Ray of that
+// release: without a plain release of 2.6.0 or newer it cannot submit such a job.
+// Source: GetMetadataJson in controllers/ray/common/job.go of ray-operator v1.5.1.
+func takesMetadata(release string) bool {
+	if !plainRelease.MatchString(release) {
+		return false
+	}
+	v, err := version.ParseGeneric(release)
+	return err == nil && v.AtLeast(version.MajorMinor(2, 6))
+}
+
+var plainRelease = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
 
 func (b *builder) service() error {
 	app, _, err := ray.ServeApplicationFor(b.p, plan.KubeRay)

@@ -41,10 +41,14 @@ const maxName = utils.MaxRayJobNameLength
 // anyRun is the id of a run for checks of what it is part of.
 const anyRun = "20060102-150405-000000"
 
+// anyHash stands for the hash of the plan, which is not settled yet, in checks.
+var anyHash = strings.Repeat("0", 64)
+
 var (
 	label      = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 	tagged     = regexp.MustCompile(`(?:^|/)ray[a-z-]*:v?([0-9]+\.[0-9]+\.[0-9]+)(?:[^0-9.].*)?$`)
-	secretName = regexp.MustCompile(`(?i)(token|secret|passw(or)?d|api_?key|access_?key|credential)`)
+	secretName = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|api_?key|access_?key|secret_?key|credentials?)$`)
+	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*)$`) // what stands where a key is asked for and not needed
 
 	// jobOnly are the fields that belong to RayJob objects.
 	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
@@ -55,8 +59,14 @@ var (
 // controllers/ray/common/pod.go of ray-operator v1.5.1.
 var operatorEnv = []string{utils.FQ_RAY_IP, utils.RAY_IP, utils.RAY_CLUSTER_NAME, utils.RAY_CLOUD_INSTANCE_ID, utils.RAY_NODE_TYPE_NAME, utils.KUBERAY_GEN_RAY_START_CMD, utils.RAY_USAGE_STATS_EXTRA_TAGS}
 
-func (checker) Check(p *plan.Plan) diag.List {
-	b, err := build(p, Run{ID: anyRun})
+func (c checker) Check(p *plan.Plan) diag.List {
+	found, _ := c.Tell(p)
+	return found
+}
+
+// Tell implements [plan.Teller].
+func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
+	b, err := build(p, Run{ID: anyRun}, anyHash)
 	if err != nil {
 		b.add("GRM8419", diag.Error, string(p.Workload), "the command cannot be written for Kubernetes", oneLine(err.Error()), "change the value, or use another target")
 	}
@@ -76,10 +86,11 @@ func (checker) Check(p *plan.Plan) diag.List {
 	} else {
 		b.submission()
 	}
-	if err == nil && !b.found.HasErrors() {
-		b.operator()
+	if err != nil || b.found.HasErrors() {
+		return b.found, nil
 	}
-	return b.found
+	b.operator()
+	return b.found, b.tell()
 }
 
 // names checks the names of what is made and of what is referred to.
@@ -270,9 +281,17 @@ func (b *builder) sizes() {
 // environment checks the variables of the pods.
 func (b *builder) environment() {
 	where := map[string]string{} // variable → path of who sets it
+	owned := func(at, name string) bool {
+		if !slices.Contains(operatorEnv, name) {
+			return false
+		}
+		b.add("GRM8418", diag.Error, at, name+" is the operator's own", "It adds the variable to each container, and of two the last counts.", "remove it")
+		return true
+	}
 	for _, e := range b.p.Launch.Env {
 		if b.p.Workload != plan.Serve {
 			where[e.Key] = tree.Join(string(b.p.Workload)+".env", e.Key)
+			owned(where[e.Key], e.Key)
 		}
 	}
 	set := func(field string) {
@@ -284,14 +303,13 @@ func (b *builder) environment() {
 			at := tree.Join("kuberay."+field, f.Name)
 			other, taken := where[f.Name]
 			switch {
-			case slices.Contains(operatorEnv, f.Name):
-				b.add("GRM8418", diag.Error, at, f.Name+" is the operator's own", "It adds the variable to each container, and of two the last counts.", "remove it")
+			case owned(at, f.Name):
 			case taken && b.same(f.Name, field):
 			case taken:
 				d := b.p.Finding("GRM8418", diag.Error, at, f.Name+" is set twice", "Server-side apply refuses a second variable of a name.", "keep one of the two")
 				d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the other"}}
 				b.found.Add(d)
-			case field == "env" && f.Value.Text != "" && secretName.MatchString(f.Name):
+			case field == "env" && secretName.MatchString(f.Name) && !noSecret.MatchString(f.Value.Text):
 				d := b.p.Finding("GRM8418", diag.Error, at, "a literal secret in "+f.Name, "Everybody who may read the objects of the namespace would see it.",
 					fmt.Sprintf("refer to a secret of Kubernetes: secrets: %s: {name: \"…\", key: \"…\"}", f.Name))
 				d.Secret = true
@@ -426,12 +444,9 @@ func (b *builder) operator() {
 	}
 }
 
-// Facts tells what a plan becomes in Kubernetes.
-func (checker) Facts(p *plan.Plan) []plan.Fact {
-	b, err := build(p, Run{ID: anyRun})
-	if err != nil {
-		return nil
-	}
+// tell says what a plan becomes in Kubernetes.
+func (b *builder) tell() []plan.Fact {
+	p := b.p
 	var out []plan.Fact
 	add := func(path, format string, args ...any) {
 		out = append(out, plan.Fact{Path: path, Text: fmt.Sprintf(format, args...)})
@@ -449,6 +464,9 @@ func (checker) Facts(p *plan.Plan) []plan.Fact {
 		pods = fmt.Sprintf("%s with %s each", need.Count(s.workers, "worker"), need.Count(s.perWorker, "GPU"))
 	}
 	add("kuberay", "%s %s: a head with %s, %s", kind, ray.ObjectName(p.Name), head, pods)
+	if idle := s.gpus + s.workers*s.perWorker - s.used; s.workers > 0 && idle > 0 && s.used > 0 && (s.first || s.gpus == 0) {
+		add("kuberay", "%s of the pods stay idle: those of a run that needs several are whole nodes", need.Count(idle, "GPU"))
+	}
 	if s.first {
 		add("kuberay.head_gpus", "the head is the first of the nodes")
 	}
@@ -470,9 +488,16 @@ func (checker) Facts(p *plan.Plan) []plan.Fact {
 		}
 	}
 	var open []string
-	for _, f := range []string{"head_cpus", "head_memory", "worker_cpus", "worker_memory"} {
-		if !b.s.Field(f).OK() && (s.workers > 0 || strings.HasPrefix(f, "head")) {
-			open = append(open, f)
+	for _, t := range b.podTemplates() {
+		r := t.spec.Spec.Containers[0].Resources
+		for _, x := range []struct {
+			r    corev1.ResourceName
+			name string
+		}{{corev1.ResourceCPU, "cpus"}, {corev1.ResourceMemory, "memory"}} {
+			_, limited := r.Limits[x.r]
+			if _, asked := r.Requests[x.r]; !limited && !asked {
+				open = append(open, t.field+"_"+x.name)
+			}
 		}
 	}
 	if len(open) > 0 {

@@ -277,6 +277,8 @@ func (c *conn) gone(ctx context.Context, err error) error {
 		return ctx.Err()
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("the API server %s did not answer within %s", c.base, c.timeout)
+	case strings.Contains(err.Error(), "TLS handshake timeout"), strings.Contains(err.Error(), "i/o timeout"):
+		err = fmt.Errorf("the API server %s did not answer: %w", c.base, err)
 	case errors.As(err, &unknown):
 		err = fmt.Errorf("the API server %s has a certificate of another authority than the kubeconfig's (certificate-authority-data)", c.base)
 	case errors.As(err, &name), errors.As(err, &invalid):

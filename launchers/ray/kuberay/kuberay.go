@@ -90,11 +90,15 @@ func (o *Objects) Main() client.Object {
 }
 
 // Build makes the objects of a run of a plan. It changes nothing in the plan,
-// and needs no cluster. The list holds errors of a plan that [Checker] refuses,
-// and the objects are then not to be used; it is empty for any other. An error is
-// returned for text that no program can be given.
+// and needs no cluster. The list holds the errors that show while building, with
+// which the objects are not to be used; it is empty for a plan that [Checker]
+// accepts. An error is returned for text that no program can be given.
 func Build(p *plan.Plan, run Run) (*Objects, diag.List, error) {
-	b, err := build(p, run)
+	hash, err := p.Hash()
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := build(p, run, hash)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -595,6 +595,25 @@ func TestSimple(t *testing.T) {
 	}
 }
 
+// TestMetadata: job metadata is sent where the operator's submit command takes it,
+// and left out where that would fail.
+func TestMetadata(t *testing.T) {
+	for release, want := range map[string]bool{"2.60.0": true, "2.6.0": true, "2.5.1": false, "2.60.0rc1": false, "3.0.0": true, "": false} {
+		src := strings.Replace(relax(""), "site/ray:2.60.0", "site/other:1", 1)
+		if release != "" {
+			src = strings.Replace(src, "kuberay: {", "kuberay: {rayVersion: \""+release+"\", ", 1)
+		}
+		j := built(t, accepted(t, src), testRun).RayJob
+		if got := len(j.Spec.Metadata) > 0; got != want {
+			t.Errorf("%q: %v", release, j.Spec.Metadata)
+		}
+		j.Status.JobId, j.Status.DashboardURL = j.Spec.JobId, "head:8265"
+		if _, err := common.BuildJobSubmitCommand(j, rayv1.K8sJobMode); err != nil {
+			t.Errorf("%q: %v", release, err)
+		}
+	}
+}
+
 func TestOpenSecret(t *testing.T) {
 	src := strings.Replace(relax("%s"), "root:", `env: WANDB_API_KEY: {env: "KEY"}`+"\n\troot:", 1)
 	p := accepted(t, fmt.Sprintf(src, `secrets: KEY: {name: "wandb", key: "api"}`))
@@ -651,6 +670,8 @@ func TestRules(t *testing.T) {
 		{"names", relax(`service_account: "A B", image_pull_secrets: ["x", "y/z"], secrets: K: {name: "ok", key: "a b"}`), []string{"GRM8417 kuberay.image_pull_secrets[1]", "GRM8417 kuberay.secrets.K.key", "GRM8417 kuberay.service_account"}},
 		{"set twice", relax(`env: {OMP_NUM_THREADS: "1", X: "1"}, secrets: X: {name: "n", key: "k"}`), []string{"GRM8418 kuberay.env.OMP_NUM_THREADS", "GRM8418 kuberay.env.X"}},
 		{"a literal secret in a template", relax(`worker: spec: containers: [{name: "ray-worker", env: [{name: "HF_TOKEN", value: "abc"}]}]`), []string{"GRM8418 kuberay.worker.spec.containers[0].env[0].value"}},
+		{"no secrets", relax(`env: {TOKENIZERS_PARALLELISM: "false", MAX_TOKENS: "8"}, worker: spec: containers: [{name: "ray-worker", env: [{name: "OPENAI_API_KEY", value: "EMPTY"}]}]`), nil},
+		{"the operator's variables", strings.Replace(relax(`env: RAY_CLUSTER_NAME: "x"`), "root:", "env: FQ_RAY_IP: \"1.1.1.1\"\n\troot:", 1), []string{"GRM8418 kuberay.env.RAY_CLUSTER_NAME", "GRM8418 relax.env.FQ_RAY_IP"}},
 		{"ttl without shutdown", relax("shutdown_after_finish: false, ttl: 5"), []string{"GRM8419 kuberay.ttl"}},
 		{"the operator's word", relax(`head: spec: containers: [{name: "ray-head", env: [{name: "RAY_enable_autoscaler_v2", value: "1"}]}]`), []string{"GRM8419 kuberay.head"}},
 		{"the operator's word on env", relax(`env: RAY_REDIS_ADDRESS: "redis:6379"`), []string{"GRM8419 kuberay.env"}},

@@ -490,3 +490,119 @@ func TestFollow(t *testing.T) {
 type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// TestApplyAgain: an apply whose answer is lost is sent again as it was; a
+// refusal is not.
+func TestApplyAgain(t *testing.T) {
+	was := retries
+	retries = []time.Duration{time.Millisecond, time.Millisecond}
+	defer func() { retries = was }()
+	for name, c := range map[string]struct {
+		lost, code int // answers that are lost, and then the status
+		asked      int
+		fails      bool
+	}{
+		"fine": {0, 200, 1, false}, "lost once": {1, 200, 2, false}, "lost for good": {9, 200, 3, true}, "refused": {0, 403, 1, true}, "busy": {0, 429, 3, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var bodies []string
+			conn := dial(t, func(w http.ResponseWriter, req *http.Request) {
+				body, _ := io.ReadAll(req.Body)
+				bodies = append(bodies, string(body))
+				q := req.URL.Query()
+				if req.Method != http.MethodPatch || q.Get("fieldManager") != "genrm" || q.Get("fieldValidation") != "Strict" || q.Get("force") != "false" || q.Get("dryRun") != "" ||
+					req.Header.Get("Content-Type") != "application/apply-patch+yaml" || req.URL.Path != "/apis/ray.io/v1/namespaces/of-context/rayjobs/j" {
+					t.Errorf("%s %s %v", req.Method, req.URL, req.Header)
+				}
+				if len(bodies) <= c.lost {
+					panic(http.ErrAbortHandler)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(c.code)
+				if c.code == 200 {
+					_, _ = io.WriteString(w, `{"metadata": {"uid": "u"}}`)
+					return
+				}
+				_, _ = fmt.Fprintf(w, `{"kind": "Status", "code": %d}`, c.code)
+			})
+			o := &rayv1.RayJob{TypeMeta: metav1.TypeMeta{APIVersion: "ray.io/v1", Kind: "RayJob"}}
+			o.Name = "j"
+			got, err := conn.apply(context.Background(), o, false, nil)
+			if (err != nil) != c.fails || err == nil && got.GetUID() != "u" || len(bodies) != c.asked {
+				t.Errorf("%v, %v after %d requests", got, err, len(bodies))
+			}
+			for _, b := range bodies {
+				if b != bodies[0] || strings.Contains(b, "status") || strings.Contains(b, "null") {
+					t.Errorf("%s", b)
+				}
+			}
+		})
+	}
+}
+
+// TestStatusOfWhatIsGone: an object that is not there, or that is another's.
+func TestStatusOfWhatIsGone(t *testing.T) {
+	object := func(uid, run string) string {
+		return fmt.Sprintf(`{"metadata": {"name": "j", "uid": %q, "labels": {"genrm.dev/run": %q}}, "status": {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"}}`, uid, run)
+	}
+	for name, c := range map[string]struct {
+		uid    string // that the run knows
+		stop   bool   // was asked for
+		there  string // "" is a 404
+		state  rundir.State
+		reason string
+		kept   bool
+	}{
+		"running":        {"u", false, object("u", "r-1"), rundir.Ready, "", true},
+		"deleted":        {"u", false, "", rundir.Unknown, "RayJob ml/j is gone: somebody deleted it", true},
+		"another's name": {"u", false, object("v", "r-2"), rundir.Unknown, "is another object now, of run r-2", true},
+		"stopped":        {"u", true, "", rundir.Stopped, "stopped by me", true},
+		"never there":    {"", false, "", rundir.Failed, "Kubernetes never got its object", false},
+		"lost answer":    {"", false, object("u", "r-1"), rundir.Ready, "", true},
+		"replaced":       {"u", false, object("u", "r-2"), rundir.Stopped, "replaced by r-2", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case strings.HasSuffix(req.URL.Path, "/pods"):
+					_, _ = io.WriteString(w, `{"items": []}`)
+				case c.there == "":
+					w.WriteHeader(404)
+					_, _ = io.WriteString(w, `{"kind": "Status", "code": 404, "reason": "NotFound"}`)
+				default:
+					_, _ = io.WriteString(w, c.there)
+				}
+			})
+			run, err := rundir.Create(t.TempDir(), rundir.Info{ID: "r-1", Target: "kuberay", Workload: "relax"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.stop {
+				if err := run.RequestStop("me"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := &Session{run: run, c: conn, object: Object{Server: conn.base, Namespace: "ml", Kind: "RayJob", Name: "j", UID: c.uid}}
+			st, err := s.Status(context.Background())
+			if err != nil || st.State != c.state || !strings.Contains(st.Reason, c.reason) || c.reason == "" && st.Reason != "" {
+				t.Errorf("%+v, %v", st, err)
+			}
+			if kept, err := run.Status(); err != nil || (kept.State == c.state) != c.kept {
+				t.Errorf("kept: %+v, %v", kept, err)
+			}
+			if c.there == "" && c.uid != "" {
+				s.object.Server = "https://elsewhere"
+				again, err := rundir.Create(t.TempDir(), rundir.Info{ID: "r-1", Target: "kuberay"}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.run = again
+				var gone *Unreachable
+				if _, err := s.Status(context.Background()); !errors.As(err, &gone) || !strings.Contains(err.Error(), "https://elsewhere") {
+					t.Errorf("on another cluster: %v", err)
+				}
+			}
+		})
+	}
+}

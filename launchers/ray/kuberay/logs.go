@@ -31,6 +31,10 @@ type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
 
+// Patience is how long a run that is followed may be refused: an API server that
+// starts knows for some seconds neither its resources nor who may do what.
+const Patience = time.Minute
+
 // lookEvery is the wait between two looks at what is not there yet, or not any
 // more.
 const lookEvery = time.Second
@@ -48,8 +52,14 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 	}
 	f := &podLog{c: s.c, out: out}
 	broken := false
+	var failed time.Time // since when
 	for {
 		done, err := s.follow(ctx, f, lost)
+		if err == nil {
+			failed = time.Time{}
+		} else if failed.IsZero() {
+			failed = time.Now()
+		}
 		var w *writeError
 		var none *ErrNoLog
 		switch {
@@ -61,7 +71,7 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 			return err
 		case done && err == nil:
 			return nil
-		case err != nil && !again(err):
+		case err != nil && !again(err) && !failed.IsZero() && time.Since(failed) > Patience:
 			return err
 		case (err != nil) != broken:
 			broken = err != nil
@@ -345,7 +355,7 @@ func (s *Session) dashboard(st rayv1.RayJobStatus) (*ray.Session, error) {
 // ServiceProxy is the way to a port of a service of the run's namespace from
 // wherever the API server can be asked: a URL, and the transport that its
 // requests want, with the credentials of the kubeconfig. Needs the permission
-// get on services/proxy.
+// get on services/proxy, and create for requests by POST.
 func (s *Session) ServiceProxy(service string, port int) (string, http.RoundTripper, error) {
 	config := rest.CopyConfig(s.c.config)
 	config.NextProtos = []string{"http/1.1"} // of which alone a connection can be turned into a websocket

@@ -83,7 +83,8 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 	if err != nil || own.State.Ended() {
 		return own, err
 	}
-	own.JobID = s.object.Namespace + "/" + s.object.Name
+	// What was seen before is only for who cannot ask.
+	own.JobID, own.Reason, own.ReadyAt, own.ReadyAfter, own.Processes = s.object.Namespace+"/"+s.object.Name, "", nil, 0, []rundir.Process{}
 	job, service := new(rayv1.RayJob), new(rayv1.RayService)
 	meta := &job.ObjectMeta
 	var into any = job
@@ -145,7 +146,7 @@ func (s *Session) keep(own *rundir.Status) error {
 	if err := s.run.Read(seenFile, &last); err == nil && last.State == now {
 		return nil
 	}
-	return s.run.Write(seenFile, seen{time.Now().UTC(), now})
+	return errors.Join(s.run.Write(seenFile, seen{time.Now().UTC(), now}), s.run.WriteStatus(own))
 }
 
 // missing is the status of a run whose object is not there: other is the run

@@ -107,7 +107,7 @@ func (b *builder) literalSecrets(env *tree.Value, path string) {
 	for i, e := range env.Items {
 		name, _ := e.Field("name").AsString()
 		value, _ := e.Field("value").AsString()
-		if value != "" && secretName.MatchString(name) {
+		if secretName.MatchString(name) && !noSecret.MatchString(value) {
 			d := b.p.Finding("GRM8418", diag.Error, tree.Index(path, i)+".value", "a literal secret in "+name, "Everybody who may read the objects of the namespace would see it.",
 				fmt.Sprintf("refer to a secret of Kubernetes: secrets: %s: {name: \"…\", key: \"…\"}", name))
 			d.Secret = true
