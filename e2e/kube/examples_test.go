@@ -99,7 +99,7 @@ func TestUnknownField(t *testing.T) {
 	}
 	kubectl(t, "patch", "crd", "rayjobs.ray.io", "--type=json", "-p", "["+strings.Join(patch, ",")+"]")
 	cluster.crds = "1.3.2, changed"
-	e := example{name: "relax-split", args: append([]string{abs(t, "../../examples/relax-split")}, append(block, "--set", "kuberay.backoff_limit=2")...)}
+	e := example{name: "relax-split", args: append([]string{abs(t, "../../examples/relax-split")}, append(block, "--set", "kuberay.backoff_limit=2", "--set", `kuberay.rayVersion="2.60.0"`)...)}
 	r.wait("the schema", func() bool {
 		out, _ := tryKubectl("explain", "rayjobs.spec.backoffLimit")
 		return strings.Contains(out, "does not exist")
