@@ -352,6 +352,11 @@ func mergeService(own *rundir.Status, service *rayv1.RayService) {
 			if app := part.Applications[name]; app.Status != rayv1.ApplicationStatusEnum.RUNNING {
 				deploying = deploying || app.Status != rayv1.ApplicationStatusEnum.UNHEALTHY
 				reasons = append(reasons, "application "+name+": "+app.Status+colon(lastLine(app.Message)))
+				for _, d := range slices.Sorted(maps.Keys(app.Deployments)) { // of a change in place, the application does not say why it failed
+					if own := app.Deployments[d]; own.Status != rayv1.DeploymentStatusEnum.HEALTHY && own.Message != "" {
+						reasons = append(reasons, "deployment "+d+": "+own.Status+colon(lastLine(own.Message)))
+					}
+				}
 			}
 		}
 	}
