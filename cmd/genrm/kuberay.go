@@ -165,7 +165,9 @@ const (
 	lookMost  = 5 * time.Second        // without a sign of change
 )
 
-// settles is how long an application must have failed until that is believed.
+// settles is how long an application must have failed until that is believed, or
+// have run, where it may be the one before a change: KubeRay may tell what Ray has
+// said just before it was given the change.
 const settles = 15 * time.Second
 
 // removal is how long what belongs to an object may take to go.
@@ -195,7 +197,8 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 	}
 	v := &kubeView{out: out, said: map[string]bool{}}
 	changes := s.Changes(ctx)
-	var looked, checked, failing time.Time
+	var looked, checked, failing, ready time.Time
+	moved := false // whether it was seen not to be ready, or on its way to what was sent
 	var st *rundir.Status
 	for {
 		looked = time.Now()
@@ -209,11 +212,20 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 			st = got
 			v.show(st)
 			waiting := st.State == rundir.Pending || st.State == rundir.Starting
+			if st.State != rundir.Ready {
+				moved = moved || strings.HasPrefix(st.JobState, "NotReady") || strings.HasPrefix(st.Reason, "application ")
+				ready = time.Time{}
+			}
 			switch {
 			case st.State.Ended():
 				return c.endKube(a, run, st, logged, signals, leave, out)
 			case run.Workload == string(plan.Serve) && st.State == rundir.Ready:
-				return c.readyKube(a, run, s, st, out)
+				if failing = (time.Time{}); ready.IsZero() {
+					ready = time.Now()
+				}
+				if moved || time.Since(ready) > settles {
+					return c.readyKube(a, run, s, st, out)
+				}
 			case !kuberay.Failing(st):
 				failing = time.Time{}
 			case failing.IsZero(): // it may be what was before a change of the object

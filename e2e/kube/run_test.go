@@ -112,8 +112,8 @@ for i in range(600):
 	other := newRig(t, r.namespace)
 	other.env = []string{"USER=grace"}
 	where := []string{"--namespace", r.namespace}
-	other.ends(0, []string{id, "relax", "running"}, append([]string{"list"}, where...)...)
-	other.ends(0, []string{"step 0\n", "step 3\n"}, append([]string{"logs", id, "-n", "-1"}, where...)...)
+	other.ends(0, []string{id, "relax", "ready"}, append([]string{"list"}, where...)...)
+	other.ends(0, []string{"step 0\n", "step 3\n"}, append([]string{"logs", id, "--lines=-1"}, where...)...)
 	other.ends(0, []string{"has ended: stopped"}, append([]string{"stop", id}, where...)...)
 	f.ends(3, "unknown", "is gone")
 	lines := f.out.String()
@@ -184,9 +184,9 @@ func TestNoListener(t *testing.T) {
 	ctl(t, "apiserver", "stop")
 	func() {
 		defer ctl(t, "apiserver", "start")
-		r.launch(3, []string{"the API server", "cannot be asked"}, r.training(""))
-		r.ends(3, []string{"the API server", "cannot be asked"}, "status")
-		r.ends(0, []string{"training-", "pending"}, "list")
+		r.launch(3, []string{"genrm: the API server"}, r.training(""))
+		r.ends(3, []string{"genrm: the API server"}, "status")
+		r.ends(0, []string{"training-"}, "list")
 	}()
 	r.ends(0, []string{"has ended: stopped"}, "stop")
 	r.wait("the end", func() bool { return len(r.objects()) == 0 })

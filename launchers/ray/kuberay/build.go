@@ -40,15 +40,16 @@ const (
 )
 
 // Ports of the head, which the operator's services lead to. Source:
-// controllers/ray/utils/constant.go of ray-operator v1.5.1.
+// controllers/ray/utils/constant.go of ray-operator v1.5.1. The protocol is the
+// API server's default, stated so that the same manifest is no change to kubectl.
 var headPorts = []corev1.ContainerPort{
-	{Name: "gcs-server", ContainerPort: 6379},
-	{Name: "dashboard", ContainerPort: 8265},
-	{Name: "client", ContainerPort: 10001},
+	{Name: "gcs-server", ContainerPort: 6379, Protocol: corev1.ProtocolTCP},
+	{Name: "dashboard", ContainerPort: 8265, Protocol: corev1.ProtocolTCP},
+	{Name: "client", ContainerPort: 10001, Protocol: corev1.ProtocolTCP},
 }
 
 // servePort is where Ray Serve listens.
-var servePort = corev1.ContainerPort{Name: "serve", ContainerPort: 8000}
+var servePort = corev1.ContainerPort{Name: "serve", ContainerPort: 8000, Protocol: corev1.ProtocolTCP}
 
 type secretKey struct{ name, key string }
 

@@ -133,23 +133,38 @@ func Unstructured(o client.Object) (*unstructured.Unstructured, error) {
 
 // prune drops nulls, and the structs that Go writes empty because they are no
 // pointers. An empty struct elsewhere means something, such as emptyDir: {}.
-func prune(v any) {
+// Within lists they stay: the operator writes them, too, and a list is one field
+// to Kubernetes, which would then be the operator's: a conflict for whoever
+// applies the same manifest again.
+func prune(m map[string]any) {
+	for k, x := range m {
+		switch x := x.(type) {
+		case nil:
+			delete(m, k)
+		case map[string]any:
+			prune(x)
+			if len(x) == 0 && (k == "resources" || k == "metadata") {
+				delete(m, k)
+			}
+		case []any:
+			pruneNulls(x)
+		}
+	}
+}
+
+func pruneNulls(v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, x := range v {
-			m, isMap := x.(map[string]any)
-			if x == nil || isMap && len(m) == 0 && (k == "resources" || k == "scaleStrategy" || k == "metadata") {
+			if x == nil {
 				delete(v, k)
 				continue
 			}
-			prune(x)
-			if k == "metadata" && isMap && len(m) == 0 {
-				delete(v, k)
-			}
+			pruneNulls(x)
 		}
 	case []any:
 		for _, x := range v {
-			prune(x)
+			pruneNulls(x)
 		}
 	}
 }

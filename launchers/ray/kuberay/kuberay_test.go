@@ -322,7 +322,7 @@ func TestServeConfig(t *testing.T) {
 		t.Errorf("%+v\n%s", got, o.RayService.Spec.ServeConfigV2)
 	}
 	ports := o.RayService.Spec.RayClusterSpec.HeadGroupSpec.Template.Spec.Containers[0].Ports
-	if !slices.Contains(ports, corev1.ContainerPort{Name: "serve", ContainerPort: 9000}) {
+	if !slices.Contains(ports, corev1.ContainerPort{Name: "serve", ContainerPort: 9000, Protocol: corev1.ProtocolTCP}) {
 		t.Errorf("%+v", ports)
 	}
 }

@@ -340,18 +340,25 @@ func mergeService(own *rundir.Status, service *rayv1.RayService) {
 	}
 	stale := st.ObservedGeneration < service.Generation // of the object before its last change
 	var reasons []string
+	deploying := false // the condition is about the number of endpoints, which may be those before a change of the application
 	for _, part := range []rayv1.RayServiceStatus{st.PendingServiceStatus, st.ActiveServiceStatus} {
 		if stale {
 			break
 		}
 		for _, name := range slices.Sorted(maps.Keys(part.Applications)) {
 			if app := part.Applications[name]; app.Status != rayv1.ApplicationStatusEnum.RUNNING {
+				deploying = deploying || app.Status != rayv1.ApplicationStatusEnum.UNHEALTHY
 				reasons = append(reasons, "application "+name+": "+app.Status+colon(lastLine(app.Message)))
+				for _, d := range slices.Sorted(maps.Keys(app.Deployments)) { // of a change in place, the application does not say why it failed
+					if own := app.Deployments[d]; own.Status != rayv1.DeploymentStatusEnum.HEALTHY && own.Message != "" {
+						reasons = append(reasons, "deployment "+d+": "+own.Status+colon(lastLine(own.Message)))
+					}
+				}
 			}
 		}
 	}
 	switch {
-	case ready && !stale:
+	case ready && !stale && !deploying:
 		own.State, own.Reason = rundir.Ready, strings.Join(reasons, "\n")
 		if own.ReadyAt != nil && own.StartedAt != nil {
 			own.ReadyAfter = own.ReadyAt.Sub(*own.StartedAt).Seconds()

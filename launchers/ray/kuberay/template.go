@@ -243,7 +243,7 @@ func mergeKey(list []any) string {
 
 // plain is a template as JSON has it.
 func plain(t corev1.PodTemplateSpec) any {
-	var out any
+	var out map[string]any
 	text, err := json.Marshal(t)
 	if err != nil || json.Unmarshal(text, &out) != nil {
 		return nil // a template that was decoded encodes
