@@ -75,7 +75,8 @@ func (a Application) For(run rundir.Info, gateway, endpoint string) Application 
 // GatewayFile is the artifact that configures the gateway of a serve plan.
 const GatewayFile = "gateway.json"
 
-func gatewayText(p *plan.Plan) string {
+// GatewayText is that artifact; "" if the plan has none.
+func GatewayText(p *plan.Plan) string {
 	for _, a := range p.Artifacts {
 		if a.Name == GatewayFile {
 			return a.Text
@@ -150,7 +151,7 @@ func LaunchServe(ctx context.Context, o Options) (run *rundir.Run, serving *Serv
 		return nil, nil, nil, err
 	}
 	endpoint, _ := s.Lookup("serve", "endpoint").AsString()
-	app = app.For(info, gatewayText(p), endpoint)
+	app = app.For(info, GatewayText(p), endpoint)
 	config, err := json.Marshal(app)
 	if err != nil {
 		return nil, nil, nil, err

@@ -377,7 +377,7 @@ func loopback(host string) bool {
 // application has it.
 func (s *ServeSession) Gateway(ctx context.Context) ([]byte, error) {
 	if s.plan != nil {
-		if text := gatewayText(s.plan); text != "" {
+		if text := GatewayText(s.plan); text != "" {
 			return []byte(text), nil
 		}
 	}

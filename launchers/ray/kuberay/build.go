@@ -1,6 +1,8 @@
 package kuberay
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -343,6 +345,12 @@ func (b *builder) service() error {
 	b.objects.RayService = &rayv1.RayService{
 		TypeMeta: metav1.TypeMeta{APIVersion: rayv1.GroupVersion.String(), Kind: "RayService"}, ObjectMeta: b.queued(),
 		Spec: rayv1.RayServiceSpec{ServeConfigV2: string(config), RayClusterSpec: b.cluster()},
+	}
+	if b.run.ID != "" {
+		line := new(bytes.Buffer)
+		if err := json.Compact(line, []byte(ray.GatewayText(b.p))); err == nil { // "" is no JSON: a plan for a check has none
+			b.objects.RayService.Annotations[AnnotationGateway] = line.String()
+		}
 	}
 	return nil
 }

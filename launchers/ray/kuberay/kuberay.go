@@ -36,6 +36,7 @@ const (
 	AnnotationName     = "genrm.dev/name" // of the experiment
 	AnnotationWorkload = "genrm.dev/workload"
 	AnnotationCreated  = "genrm.dev/created" // RFC 3339, in UTC
+	AnnotationGateway  = "genrm.dev/gateway" // of a serve run: gateway.json in one line, for `genrm gateway --run` elsewhere
 
 	// LabelQueue is what Kueue knows an object's queue by.
 	LabelQueue = "kueue.x-k8s.io/queue-name"

@@ -24,6 +24,7 @@ import (
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
 
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/launchers/ray"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -603,5 +604,27 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAdopted: what a RayService carries is enough for its gateway on another
+// machine.
+func TestAdopted(t *testing.T) {
+	p := accepted(t, serve(""))
+	service := built(t, p, testRun).RayService
+	f := (&conn{namespace: "ml"}).found("RayService", &service.ObjectMeta)
+	if f.Info.ID != testRun.ID || f.Info.Name != "judges" || f.Info.User != "ada" || f.Info.Workload != "serve" || !f.Info.Created.Equal(testRun.Created) {
+		t.Errorf("%+v", f.Info)
+	}
+	files, err := f.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(files["artifacts/gateway.json"])
+	if want := ray.GatewayText(p); want == "" || got == "" || strings.Join(strings.Fields(got), "") != strings.Join(strings.Fields(want), "") {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if _, there := built(t, p, Run{}).RayService.Annotations[AnnotationGateway]; there {
+		t.Error("an object for GitOps is no run's")
 	}
 }

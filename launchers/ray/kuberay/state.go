@@ -24,6 +24,7 @@ import (
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
+	"genrm.dev/genrm/launchers/ray"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -668,6 +669,8 @@ type Found struct {
 	Info   rundir.Info
 	Object Object
 	Status *rundir.Status
+
+	gateway string // gateway.json of a serve run
 }
 
 // Files are those of the folder of a run that was found: what the cluster tells.
@@ -676,7 +679,11 @@ func (f Found) Files() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string][]byte{ObjectFile: text}, nil
+	files := map[string][]byte{ObjectFile: text}
+	if f.gateway != "" {
+		files[rundir.Artifacts+"/"+ray.GatewayFile] = []byte(f.gateway)
+	}
+	return files, nil
 }
 
 // List finds the runs of a namespace by the labels of their objects, the newest
@@ -729,7 +736,8 @@ func (c *conn) found(kind string, meta *metav1.ObjectMeta) Found {
 	f := Found{
 		Info: rundir.Info{ID: meta.Labels[LabelRun], Name: meta.Annotations[AnnotationName], Workload: meta.Annotations[AnnotationWorkload], Target: string(plan.KubeRay), Created: created,
 			PlanHash: meta.Annotations[AnnotationPlanHash], Version: meta.Annotations[AnnotationVersion], Host: meta.Annotations[AnnotationHost], User: meta.Annotations[AnnotationUser]},
-		Object: Object{Context: c.context, Kubeconfig: c.kubeconfig, Server: c.base, Namespace: c.namespace, Kind: kind, Name: meta.Name, UID: string(meta.UID), Applied: &applied},
+		Object:  Object{Context: c.context, Kubeconfig: c.kubeconfig, Server: c.base, Namespace: c.namespace, Kind: kind, Name: meta.Name, UID: string(meta.UID), Applied: &applied},
+		gateway: meta.Annotations[AnnotationGateway],
 	}
 	f.Status = &rundir.Status{RunID: f.Info.ID, Name: f.Info.Name, Workload: f.Info.Workload, Target: f.Info.Target, Attempt: 1, JobID: c.namespace + "/" + meta.Name, Processes: []rundir.Process{}}
 	return f
