@@ -288,6 +288,7 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	if before(got.version, oldest) {
 		l.Add(p.Finding("GRM8322", diag.Warning, "ray", "the cluster runs Ray "+got.version, "genrm speaks the job API of "+oldest+" and later; this one may lack what it needs.", "use a newer Ray"))
 	}
+	checkVersion(p, got.version, &l)
 	want := float64(need.GPUs(p))
 	s, _ := p.Settings.Get("ray")
 	entrypoint(p, s, got, &l)

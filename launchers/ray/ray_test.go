@@ -193,6 +193,12 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", c.got, got, c.want)
 		}
 	}
+	p.Settings.Set("ray", &tree.Value{Kind: tree.Struct, Fields: []tree.Field{{Name: "version", Value: &tree.Value{Kind: tree.String, Text: "2.60.0"}}}})
+	for version, n := range map[string]int{"2.60.0": 0, "2.59.0": 1} {
+		if l := check(p, cluster{version: version, gpus: 8}, false); len(l) != n || n > 0 && l[0].Code != "GRM8333" {
+			t.Errorf("%s: %v", version, l)
+		}
+	}
 }
 
 func TestMerge(t *testing.T) {

@@ -363,15 +363,20 @@ func fixed(p *plan.Plan, s *tree.Value, got served, l *diag.List) {
 	}
 }
 
-// checkVersion compares the cluster's Ray with the one that the plan was checked
-// against.
+// checkVersion compares the cluster's Ray with the one that the plan states, or
+// that a serve workload was checked against.
 func checkVersion(p *plan.Plan, got string, l *diag.List) {
 	s, _ := p.Settings.Get("ray")
 	want, stated := s.Field("version").AsString()
-	if !stated {
+	if !stated && p.Workload == plan.Serve {
 		want = engines.LatestRay()
 	}
-	if got == want {
+	remedy := fmt.Sprintf("write ray: version: %q, and vet again; or use a cluster of %s", got, want)
+	switch {
+	case want == "", got == want:
+		return
+	case p.Workload != plan.Serve:
+		l.Add(p.Finding("GRM8333", diag.Error, "ray.version", fmt.Sprintf("the cluster runs Ray %s, and the experiment states %s", got, want), "The driver brings a Ray of its own, which has to be the cluster's.", remedy))
 		return
 	}
 	pins := func(v string) string {
@@ -381,5 +386,5 @@ func checkVersion(p *plan.Plan, got string, l *diag.List) {
 		return fmt.Sprintf("which vLLM ray[llm] %s runs is not known here", v)
 	}
 	l.Add(p.Finding("GRM8333", diag.Error, "ray.version", fmt.Sprintf("the cluster runs Ray %s, and the experiment was checked for %s", got, want),
-		pins(got)+"; "+pins(want)+", whose flags were checked.", fmt.Sprintf("write ray: version: %q, and vet again; or use a cluster of %s", got, want)))
+		pins(got)+"; "+pins(want)+", whose flags were checked.", remedy))
 }

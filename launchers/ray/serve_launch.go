@@ -132,7 +132,6 @@ func LaunchServe(ctx context.Context, o Options) (run *rundir.Run, serving *Serv
 	if err != nil || found.HasErrors() {
 		return nil, nil, found, err
 	}
-	checkVersion(p, got.version, &found)
 	found = append(found, check(p, got, o.Grows)...)
 	now, err := c.served(ctx)
 	if err != nil {
