@@ -60,13 +60,23 @@ func Address(flag string, block *tree.Value, getenv func(string) string) (string
 		from = "ray.address"
 		address, _ = block.Field("address").AsString()
 	}
+	passed := "" // a variable that has another kind of address
 	for _, name := range []string{"RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"} {
-		if v := getenv(name); address == "" && (strings.HasPrefix(v, "http://") || strings.HasPrefix(v, "https://")) {
+		v := getenv(name)
+		switch {
+		case address != "" || v == "":
+		case strings.HasPrefix(v, "http://"), strings.HasPrefix(v, "https://"):
 			from, address = name, v
+		case passed == "":
+			passed = name
 		}
 	}
 	if address == "" {
-		return "", errors.New("no address of a Ray dashboard: give --address http://HOST:8265, ray.address in the file, or RAY_ADDRESS=http://HOST:8265")
+		what := "no address of a Ray dashboard"
+		if passed != "" {
+			what += " (" + passed + " is set, but does not begin with http:// or https://)"
+		}
+		return "", errors.New(what + ": give --address http://HOST:8265, ray.address in the file, or RAY_ADDRESS=http://HOST:8265")
 	}
 	u, err := url.Parse(address)
 	switch {
@@ -76,11 +86,17 @@ func Address(flag string, block *tree.Value, getenv func(string) string) (string
 		return "", fmt.Errorf("%s=%s is no URL of a dashboard: want http:// or https://, such as http://host:8265", from, address)
 	case u.User != nil:
 		return "", fmt.Errorf("%s holds a user or password, which would be kept with the run: send it as ray.headers: Authorization: {env: \"NAME\"}", from)
-	case u.RawQuery != "" || u.Fragment != "":
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return "", fmt.Errorf("%s=%s has a query or fragment, which an address of a dashboard has not", from, address)
 	}
 	return strings.TrimRight(address, "/"), nil
 }
+
+// What a header may be. Source: RFC 9110, 5.1 and 5.5.
+var (
+	headerName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+	headerValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
+)
 
 // headers are those of every request: ray.headers, and the token of the
 // caller's environment unless the block has an Authorization. Its errors name
@@ -101,19 +117,28 @@ func headers(block *tree.Value, getenv func(string) string) (http.Header, error)
 				}
 				v = strings.TrimRight(string(data), "\r\n")
 			}
+			switch {
+			case !headerName.MatchString(f.Name):
+				return nil, fmt.Errorf("ray.headers: %q is no name of an HTTP header: want letters, digits and dashes", f.Name)
+			case !headerValue.MatchString(v):
+				return nil, fmt.Errorf("ray.headers: the value of %s holds a line break or another control character, which an HTTP header cannot", f.Name)
+			}
 			h.Set(f.Name, v)
 		}
 	}
 	if h.Get("Authorization") != "" {
 		return h, nil
 	}
-	token := getenv("RAY_AUTH_TOKEN")
+	from, token := "RAY_AUTH_TOKEN", getenv("RAY_AUTH_TOKEN")
 	if path := getenv("RAY_AUTH_TOKEN_PATH"); token == "" && path != "" {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("RAY_AUTH_TOKEN_PATH: %w", err)
 		}
-		token = strings.TrimSpace(string(data))
+		from, token = "the file of RAY_AUTH_TOKEN_PATH", strings.TrimSpace(string(data))
+	}
+	if !headerValue.MatchString(token) {
+		return nil, fmt.Errorf("%s holds a line break or another control character within the token", from)
 	}
 	if token != "" {
 		h.Set("Authorization", "Bearer "+token)

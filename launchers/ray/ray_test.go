@@ -44,12 +44,14 @@ func TestAddress(t *testing.T) {
 		{"http://a:1/p/", `{"address": "http://b:1"}`, "http://c:1", "http://a:1/p", ""},
 		{"", `{"address": "https://b:1"}`, "http://c:1", "https://b:1", ""},
 		{"", `{}`, "http://c:1", "http://c:1", ""},
-		{"", `{}`, "c:6379", "", "no address"},
-		{"", `{}`, "auto", "", "no address"},
+		{"", `{}`, "", "", "no address of a Ray dashboard: give"},
+		{"", `{}`, "c:6379", "", "no address of a Ray dashboard (RAY_ADDRESS is set, but"},
+		{"", `{}`, "auto", "", "(RAY_ADDRESS is set"},
 		{"ray://a:1", `{}`, "", "", "no URL of a dashboard"},
 		{"http://", `{}`, "", "", "no URL of a dashboard"},
 		{"http://u:hidden@a", `{}`, "", "", "holds a user or password"},
 		{"http://a?x=1", `{}`, "", "", "query"},
+		{"http://a/?", `{}`, "", "", "query"},
 	} {
 		getenv := func(name string) string {
 			if name == "RAY_ADDRESS" {
@@ -211,6 +213,8 @@ func TestMerge(t *testing.T) {
 		{record{Status: "FAILED", Code: n(-9)}, rundir.Failed, n(137), "signal 9"},
 		{record{Status: "FAILED", Code: n(127)}, rundir.Failed, n(127), "not found"},
 		{record{Status: "FAILED", ErrorType: "JOB_SUPERVISOR_ACTOR_DIED", Message: "x"}, rundir.Failed, n(3), "died: x"},
+		{record{Status: "FAILED", ErrorType: "JOB_SUPERVISOR_ACTOR_START_FAILURE", Message: "Failed to start supervisor actor a-1: 'no 'x' here'. Full traceback:\nTraceback"},
+			rundir.Failed, n(3), "could not start it: no 'x' here"},
 	} {
 		var st rundir.Status
 		merge(&st, c.r)
@@ -462,6 +466,16 @@ func TestHeaders(t *testing.T) {
 	h, err := headers(nil, func(n string) string { return map[string]string{"RAY_AUTH_TOKEN_PATH": path}[n] })
 	if err != nil || h.Get("Authorization") != "Bearer of-file" {
 		t.Errorf("%v, %v", h, err)
+	}
+	for _, c := range []struct{ block, token, says string }{
+		{`{"headers": {"X Y": "hidden"}}`, "", `"X Y" is no name`},
+		{`{"headers": {"X": "hidden\nb"}}`, "", "the value of X holds a line break"},
+		{`{}`, "hidden\nb", "RAY_AUTH_TOKEN holds a line break"},
+	} {
+		_, err := headers(block(t, c.block), func(n string) string { return map[string]string{"RAY_AUTH_TOKEN": c.token}[n] })
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 	if _, err := headers(block(t, `{"headers": {"Authorization": {"env": "NOT"}}}`), none); err == nil || !strings.Contains(err.Error(), "NOT") {
 		t.Errorf("%v", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -150,6 +151,10 @@ func merge(own *rundir.Status, r record) {
 	}
 }
 
+// supervisor finds what went wrong in the first line of what Ray says of a job
+// that it could not start. Source: ray/dashboard/modules/job/job_manager.py at 2.60.0.
+var supervisor = regexp.MustCompile(`^Failed to start supervisor actor \S+: '(.*)'\. Full traceback:$`)
+
 // because says why a job failed without a driver's exit status.
 func because(r record) string {
 	what := map[string]string{
@@ -164,6 +169,9 @@ func because(r record) string {
 	}
 	if last := lastLine(r.Message); last != said && r.ErrorType == "RUNTIME_ENV_SETUP_FAILURE" {
 		said = last
+	}
+	if m := supervisor.FindStringSubmatch(said); m != nil {
+		said = m[1]
 	}
 	return what + ": " + said
 }
