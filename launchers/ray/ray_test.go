@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -51,6 +52,7 @@ func TestAddress(t *testing.T) {
 		{"http://", `{}`, "", "", "no URL of a dashboard"},
 		{"http://u:hidden@a", `{}`, "", "", "holds a user or password"},
 		{"http://a?x=1", `{}`, "", "", "query"},
+		{"http://a:82655", `{}`, "", "", "no port between"},
 		{"http://a/?", `{}`, "", "", "query"},
 	} {
 		getenv := func(name string) string {
@@ -363,6 +365,8 @@ func TestErrors(t *testing.T) {
 			w.WriteHeader(map[string]int{"/401": 401, "/403": 403}[req.URL.Path])
 		case "/json":
 			_, _ = io.WriteString(w, "no json")
+		case "/list":
+			_, _ = io.WriteString(w, "[1]")
 		case "/reset":
 			panic(http.ErrAbortHandler)
 		case "/redirect":
@@ -377,13 +381,52 @@ func TestErrors(t *testing.T) {
 	defer close(hang)
 	c := newClient(s.URL, http.Header{"Authorization": {"Bearer hidden"}}, "v")
 	c.timeout = 200 * time.Millisecond
-	for path, want := range map[string]string{"/html": `the web page "Sign in"`, "/401": "wants a token", "/403": "refuses the token", "/json": "does not answer as Ray's API", "/reset": "without an answer",
+	for path, want := range map[string]string{"/html": `the web page "Sign in"`, "/401": "wants a token", "/403": "refuses the token", "/json": "does not answer as Ray's API does: its answer is no JSON", "/list": "another kind of JSON (array)", "/reset": "without an answer",
 		"/redirect": "redirects to https://login.example/x", "/hang": "did not answer within", "/500": "Ray answers 500: ValueError: no"} {
 		var out map[string]any
 		err := c.do(context.Background(), http.MethodGet, path, nil, &out)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := c.do(gone, http.MethodGet, "/json", nil, nil); err == nil || !strings.Contains(err.Error(), "interrupted while") {
+		t.Errorf("interrupted: %v", err)
+	}
+	sealed := httptest.NewUnstartedServer(http.NotFoundHandler())
+	sealed.Config.ErrorLog = log.New(io.Discard, "", 0)
+	sealed.StartTLS()
+	defer sealed.Close()
+	for address, want := range map[string]string{sealed.URL: "its certificate is not trusted here", strings.Replace(s.URL, "http:", "https:", 1): "try http://"} {
+		if err := newClient(address, http.Header{}, "v").do(context.Background(), http.MethodGet, "/", nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+}
+
+// TestFollowWithoutStream wants the whole log, each line once, through a proxy
+// that passes no websocket.
+func TestFollowWithoutStream(t *testing.T) {
+	defer func(w time.Duration) { wait = w }(wait)
+	wait = time.Millisecond
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		n := asked.Load()
+		switch {
+		case strings.HasSuffix(req.URL.Path, "/logs/tail"):
+			http.Error(w, "no upgrade", http.StatusBadRequest)
+		case strings.HasSuffix(req.URL.Path, "/logs"):
+			_, _ = fmt.Fprintf(w, `{"logs": %q}`, "one\ntwo\nthree\n"[:min(14, 4*asked.Add(1))])
+		default:
+			_, _ = io.WriteString(w, map[bool]string{true: `{"status": "SUCCEEDED", "driver_agent_http_address": "x"}`, false: `{"status": "RUNNING", "driver_agent_http_address": "x"}`}[n >= 4])
+		}
+	}))
+	defer s.Close()
+	var out strings.Builder
+	session := &Session{job: Job{ID: "a-1"}, c: newClient(s.URL, http.Header{}, "v")}
+	if err := session.Follow(context.Background(), &out, func(err error) error { return fmt.Errorf("told of %w", err) }); err != nil || out.String() != "one\ntwo\nthree\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 
