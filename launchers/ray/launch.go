@@ -578,7 +578,10 @@ func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, job *Job, found
 	case err == nil:
 		now := time.Now().UTC()
 		job.Submitted = &now
-		return run, job, nil, run.Write(JobFile, job)
+		if err = run.Write(JobFile, job); err != nil {
+			err = fmt.Errorf("the job %s was submitted, and that cannot be noted: %w; `genrm stop %s` ends it", job.ID, err, run.ID)
+		}
+		return run, job, nil, err
 	case errors.As(err, &refused), errors.As(err, &denied):
 		return nil, nil, nil, errors.Join(err, run.Remove())
 	}

@@ -199,6 +199,25 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestJobFields(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"entrypoint_num_cpus": 1.5, "entrypoint_num_gpus": 0.5, "entrypoint_resources": {"a": 1.5, "b": 0, "accelerator_type:H100": 0.001}, "metadata": {"a": "b"}}`: "",
+		`{"entrypoint_resources": {"CPU": 1, "GPU": 0, "memory": 5, "object_store_memory": 5, "cpu": 1}}`:                                                              "GRM8310 GRM8310 GRM8310 GRM8310",
+		`{"entrypoint_num_cpus": 0.00001, "entrypoint_num_gpus": 1.5, "entrypoint_resources": {"a": 0.00001}}`:                                                         "GRM8310 GRM8310 GRM8310",
+		`{"metadata": {"genrm_run_id": "x", "genrm_else": "y"}}`:                                                                                                       "GRM8311",
+	} {
+		p := &plan.Plan{Workload: plan.Relax}
+		p.Settings.Set("ray", block(t, text))
+		var got []string
+		for _, d := range Checker().Check(p) {
+			got = append(got, d.Code)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestMerge(t *testing.T) {
 	n := func(i int) *int { return &i }
 	for _, c := range []struct {

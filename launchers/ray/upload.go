@@ -60,6 +60,10 @@ func uploads(p *plan.Plan, workDir string, others []*Prepared) (out []*upload, l
 	}
 	one := func(field string, v *tree.Value, whole bool, set func(map[string]any, string)) error {
 		dir, _ := v.AsString()
+		if dir == "" {
+			l.Add(p.Finding("GRM8325", diag.Error, field, "an empty path names no folder", "", `write "." for the folder in which genrm is run, or remove the field`))
+			return nil
+		}
 		path := dir
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(workDir, path)
