@@ -93,6 +93,7 @@ experiments: {
 		{"all are too large", "16", "", nil, 3, []string{"GRM8320"}, 0},
 		{"one is not taken", "4", "exit137", nil, 3, []string{"1 of 3 were submitted; exit137 was not"}, 1},
 		{"follow", "4", "", []string{"--follow"}, 2, []string{"choose by --name"}, 0},
+		{"of kuberay", "4", "", []string{"--dry-run=server"}, 2, []string{"belong to target kuberay"}, 0},
 		{"dry run", "4", "", []string{"--dry-run"}, 0, []string{`"entrypoint": "exec`, "]"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
