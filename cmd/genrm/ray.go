@@ -93,7 +93,7 @@ func (a *app) rayRequests(plans []*plan.Plan) error {
 	var all []ray.Request
 	refused := false
 	for _, p := range plans {
-		req, found, err := ray.Preview(p, cwd)
+		req, found, err := ray.Preview(a.ctx, p, cwd)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
