@@ -72,16 +72,8 @@ Exit status: 1 errors in the input; 3 the machine lacks something, or a judge fa
 }
 
 func (c *launchCmd) Run(a *app) error {
-	switch t := plan.Target(c.Target); {
-	case t == "":
-	case c.Address != "" && t != plan.Ray:
-		return usagef("--address belongs to target ray")
-	case c.Grows && t != plan.Ray && t != plan.KubeRay:
-		return usagef("--grows belongs to targets ray and kuberay")
-	case c.Replace && t != plan.Ray && t != plan.KubeRay:
-		return usagef("--replace belongs to targets ray and kuberay")
-	case (c.kube().given() || c.DryRun == dryServer) && t != plan.KubeRay:
-		return usagef("--kubeconfig, --context, --namespace and --dry-run=server belong to target kuberay")
+	if err := c.belong(plan.Target(c.Target)); err != nil { // before anything is read
+		return err
 	}
 	if c.Wait && c.DryRun != "" || c.Detach && c.Follow {
 		return usagef("--dry-run does not go with --wait, nor --follow with --detach")
@@ -89,6 +81,11 @@ func (c *launchCmd) Run(a *app) error {
 	plans, err := a.accepted(c.compile(), c.SkipRefused)
 	if err != nil {
 		return err
+	}
+	for _, p := range plans {
+		if err := c.belong(p.Target); err != nil {
+			return err
+		}
 	}
 	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Slurm }) {
 		return c.array(a, plans)
@@ -129,6 +126,22 @@ func (c *launchCmd) Run(a *app) error {
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
 	}
 	return usagef("target %s cannot be launched", p.Target)
+}
+
+// belong reports flags of another target; nothing for a target that is not known.
+func (c *launchCmd) belong(t plan.Target) error {
+	switch {
+	case t == "":
+	case c.Address != "" && t != plan.Ray:
+		return usagef("--address belongs to target ray")
+	case c.Grows && t != plan.Ray && t != plan.KubeRay:
+		return usagef("--grows belongs to targets ray and kuberay")
+	case c.Replace && t != plan.Ray && t != plan.KubeRay:
+		return usagef("--replace belongs to targets ray and kuberay")
+	case (c.kube().given() || c.DryRun == dryServer) && t != plan.KubeRay:
+		return usagef("--kubeconfig, --context, --namespace and --dry-run=server belong to target kuberay")
+	}
+	return nil
 }
 
 // kube are the flags that name a Kubernetes cluster.

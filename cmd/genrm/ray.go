@@ -93,7 +93,7 @@ func (a *app) rayRequests(plans []*plan.Plan) error {
 	var all []ray.Request
 	refused := false
 	for _, p := range plans {
-		req, found, err := ray.Preview(p, cwd)
+		req, found, err := ray.Preview(a.ctx, p, cwd)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Name, err)
 		}
@@ -419,10 +419,10 @@ func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
 // stopGrace is how long a Ray job may take to end.
 const stopGrace = 3 * time.Minute
 
-func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool) error {
+func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool, out io.Writer) error {
 	if st.State.Told() {
 		if !quiet {
-			fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+			fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
 		}
 		return nil
 	}
@@ -433,7 +433,7 @@ func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool) error {
 	if st, err = s.Stop(a.ctx, userAtHost(), stopGrace); err != nil {
 		return fmt.Errorf("%s: %w", run.ID, err)
 	}
-	fmt.Fprintf(a.stdout, "%s has ended: %s\n", run.ID, stateText(st))
+	fmt.Fprintf(out, "%s has ended: %s\n", run.ID, stateText(st))
 	return nil
 }
 

@@ -93,6 +93,7 @@ experiments: {
 		{"all are too large", "16", "", nil, 3, []string{"GRM8320"}, 0},
 		{"one is not taken", "4", "exit137", nil, 3, []string{"1 of 3 were submitted; exit137 was not"}, 1},
 		{"follow", "4", "", []string{"--follow"}, 2, []string{"choose by --name"}, 0},
+		{"of kuberay", "4", "", []string{"--dry-run=server"}, 2, []string{"belong to target kuberay"}, 0},
 		{"dry run", "4", "", []string{"--dry-run"}, 0, []string{`"entrypoint": "exec`, "]"}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,6 +120,33 @@ experiments: {
 				t.Errorf("%d runs", len(runs))
 			}
 		})
+	}
+}
+
+// TestRayStopJSON wants nothing but JSON on stdout, of a run that has ended too.
+func TestRayStopJSON(t *testing.T) {
+	s := httptest.NewServer(&dashboard{jobs: map[string]map[string]any{}})
+	defer s.Close()
+	dir := t.TempDir()
+	env := []string{"GENRM_RUNS=" + filepath.Join(dir, "runs")}
+	file := filepath.Join(dir, "a.cue")
+	if err := os.WriteFile(file, []byte(`name: "exit3"
+target: "ray"
+relax: {
+	root: "/opt/relax", entrypoint: "train.py", colocate: true
+	resource: {actor: [1, 4], rollout: [1, 2], genrm: [1, 2]}
+	genrm_model_path: "/models/judge", genrm_num_gpus: 2, rm_type: "dapo-genrm", reward_key: "score"
+	args: hf_checkpoint: "/models/policy"
+}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"launch", file, "--address", s.URL, "-o", "json"}, {"stop", "-o", "json"}, {"status", "-o", "json"}, {"list", "-o", "json"}} {
+		var out, errs bytes.Buffer
+		code := Main(args, strings.NewReader(""), &out, &errs, env)
+		if code != 0 || !json.Valid(out.Bytes()) {
+			t.Errorf("%v: exit status %d\n%s%s", args, code, out.String(), errs.String())
+		}
 	}
 }
 

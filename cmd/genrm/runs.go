@@ -428,7 +428,7 @@ func (a *app) stopRun(run *rundir.Run, quiet bool, out io.Writer) error {
 		return a.stopServe(run, st, quiet, out)
 	}
 	if run.Target == string(plan.Ray) {
-		return a.stopRay(run, st, quiet)
+		return a.stopRay(run, st, quiet, out)
 	}
 	if run.Target == string(plan.KubeRay) {
 		return a.stopKube(run, st, quiet, out)

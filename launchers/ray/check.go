@@ -5,7 +5,9 @@ package ray
 
 import (
 	"fmt"
+	"math"
 	"regexp"
+	"slices"
 	"strings"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -28,6 +30,9 @@ func (checker) Check(p *plan.Plan) diag.List {
 	version, _ := s.Field("version").AsString()
 	CheckServe(p, plan.Ray, version, &l)
 	runtimeEnv(p, s, &l)
+	if p.Workload != plan.Serve {
+		jobFields(s, p, &l)
+	}
 	if key := need.DriverGPU(p); key != "" {
 		if _, stated := wanted(s); !stated {
 			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", driverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
@@ -49,6 +54,47 @@ func (checker) Check(p *plan.Plan) diag.List {
 		}
 	}
 	return l
+}
+
+// jobFields checks what a job asks of its node, as Ray does when it starts the
+// job, and that metadata leaves what genrm finds its runs by. Source:
+// ray/_common/ray_option_utils.py at 2.60.0.
+func jobFields(s *tree.Value, p *plan.Plan, l *diag.List) {
+	const summary = "Ray refuses what the entrypoint asks for: "
+	quantity := func(path, name string, v *tree.Value) {
+		n, ok := v.AsFloat()
+		switch {
+		case !ok:
+		case n > 0 && n < 0.0001:
+			l.Add(p.Finding("GRM8310", diag.Error, path, fmt.Sprintf(summary+"%s of %s", v.Text, name), "Less than 0.0001 of a resource cannot be asked for.", "write at least 0.0001, or 0"))
+		case name == "GPU" && n > 1 && n != math.Trunc(n):
+			l.Add(p.Finding("GRM8310", diag.Error, path, fmt.Sprintf(summary+"%s GPUs", v.Text), "More than one GPU is a whole number.", "write a whole number"))
+		}
+	}
+	quantity("ray.entrypoint_num_cpus", "CPU", s.Field("entrypoint_num_cpus"))
+	quantity("ray.entrypoint_num_gpus", "GPU", s.Field("entrypoint_num_gpus"))
+	if m := s.Field("entrypoint_resources"); m.OK() {
+		for _, f := range m.Fields {
+			path := tree.Join("ray.entrypoint_resources", f.Name)
+			own, named := map[string]string{"CPU": "entrypoint_num_cpus", "GPU": "entrypoint_num_gpus", "memory": "entrypoint_memory"}[f.Name]
+			switch {
+			case !f.Value.OK():
+			case named:
+				l.Add(p.Finding("GRM8310", diag.Error, path, summary+f.Name+" is no custom resource", "Custom resources are those that nodes are started with beside CPU, GPU and memory.", fmt.Sprintf("write %s: %s, beside entrypoint_resources", own, f.Value.Text)))
+			case f.Name == "object_store_memory":
+				l.Add(p.Finding("GRM8310", diag.Error, path, summary+f.Name+" is no custom resource", "An entrypoint cannot ask for memory of the object store.", "remove it"))
+			default:
+				quantity(path, f.Name, f.Value)
+			}
+		}
+	}
+	if m := s.Field("metadata"); m.OK() {
+		for _, f := range m.Fields {
+			if slices.Contains(metaOwn, f.Name) {
+				l.Add(p.Finding("GRM8311", diag.Error, tree.Join("ray.metadata", f.Name), f.Name+" is written by genrm", "It finds a run and tells whose it is, from any machine.", "use another name"))
+			}
+		}
+	}
 }
 
 // PinnedVLLM is the vLLM release that ray[llm] of a Ray release pins, the newest

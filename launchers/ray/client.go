@@ -3,6 +3,7 @@ package ray
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,13 +62,23 @@ func Address(flag string, block *tree.Value, getenv func(string) string) (string
 		from = "ray.address"
 		address, _ = block.Field("address").AsString()
 	}
+	passed := "" // a variable that has another kind of address
 	for _, name := range []string{"RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"} {
-		if v := getenv(name); address == "" && (strings.HasPrefix(v, "http://") || strings.HasPrefix(v, "https://")) {
+		v := getenv(name)
+		switch {
+		case address != "" || v == "":
+		case strings.HasPrefix(v, "http://"), strings.HasPrefix(v, "https://"):
 			from, address = name, v
+		case passed == "":
+			passed = name
 		}
 	}
 	if address == "" {
-		return "", errors.New("no address of a Ray dashboard: give --address http://HOST:8265, ray.address in the file, or RAY_ADDRESS=http://HOST:8265")
+		what := "no address of a Ray dashboard"
+		if passed != "" {
+			what += " (" + passed + " is set, but does not begin with http:// or https://)"
+		}
+		return "", errors.New(what + ": give --address http://HOST:8265, ray.address in the file, or RAY_ADDRESS=http://HOST:8265")
 	}
 	u, err := url.Parse(address)
 	switch {
@@ -74,13 +86,26 @@ func Address(flag string, block *tree.Value, getenv func(string) string) (string
 		return "", fmt.Errorf("%s is no URL of a dashboard, such as http://host:8265", from)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		return "", fmt.Errorf("%s=%s is no URL of a dashboard: want http:// or https://, such as http://host:8265", from, address)
+	case u.Port() != "" && !isPort(u.Port()):
+		return "", fmt.Errorf("%s=%s has no port between 1 and 65535", from, u.Redacted())
 	case u.User != nil:
 		return "", fmt.Errorf("%s holds a user or password, which would be kept with the run: send it as ray.headers: Authorization: {env: \"NAME\"}", from)
-	case u.RawQuery != "" || u.Fragment != "":
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return "", fmt.Errorf("%s=%s has a query or fragment, which an address of a dashboard has not", from, address)
 	}
 	return strings.TrimRight(address, "/"), nil
 }
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
+
+// What a header may be. Source: RFC 9110, 5.1 and 5.5.
+var (
+	headerName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+	headerValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
+)
 
 // headers are those of every request: ray.headers, and the token of the
 // caller's environment unless the block has an Authorization. Its errors name
@@ -101,19 +126,28 @@ func headers(block *tree.Value, getenv func(string) string) (http.Header, error)
 				}
 				v = strings.TrimRight(string(data), "\r\n")
 			}
+			switch {
+			case !headerName.MatchString(f.Name):
+				return nil, fmt.Errorf("ray.headers: %q is no name of an HTTP header: want letters, digits and dashes", f.Name)
+			case !headerValue.MatchString(v):
+				return nil, fmt.Errorf("ray.headers: the value of %s holds a line break or another control character, which an HTTP header cannot", f.Name)
+			}
 			h.Set(f.Name, v)
 		}
 	}
 	if h.Get("Authorization") != "" {
 		return h, nil
 	}
-	token := getenv("RAY_AUTH_TOKEN")
+	from, token := "RAY_AUTH_TOKEN", getenv("RAY_AUTH_TOKEN")
 	if path := getenv("RAY_AUTH_TOKEN_PATH"); token == "" && path != "" {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return nil, fmt.Errorf("RAY_AUTH_TOKEN_PATH: %w", err)
 		}
-		token = strings.TrimSpace(string(data))
+		from, token = "the file of RAY_AUTH_TOKEN_PATH", strings.TrimSpace(string(data))
+	}
+	if !headerValue.MatchString(token) {
+		return nil, fmt.Errorf("%s holds a line break or another control character within the token", from)
 	}
 	if token != "" {
 		h.Set("Authorization", "Bearer "+token)
@@ -225,12 +259,43 @@ func (c *client) gone(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("the Ray dashboard at %s did not answer within %s", c.base, c.timeout)
+	case errors.Is(ctx.Err(), context.Canceled) && errors.Is(err, context.Canceled):
+		err = fmt.Errorf("interrupted while the Ray dashboard at %s was asked", c.base)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		err = fmt.Errorf("the Ray dashboard at %s closed the connection without an answer", c.base)
 	default:
-		err = fmt.Errorf("the Ray dashboard at %s cannot be asked: %w", c.base, err)
+		err = fmt.Errorf("the Ray dashboard at %s cannot be asked: %w", c.base, inWords(err))
 	}
 	return &Unreachable{err}
+}
+
+// inWords says of what a server of another kind does, and of a certificate, what
+// to do about it.
+func inWords(err error) error {
+	var plain tls.RecordHeaderError
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &plain), errors.Is(err, http.ErrSchemeMismatch):
+		return errors.New("it does not speak TLS: try http://")
+	case errors.As(err, &cert):
+		return fmt.Errorf("its certificate is not trusted here: %s; SSL_CERT_FILE names a file of certificates to trust, and the address has to be a name that the certificate is for",
+			strings.TrimPrefix(cert.Err.Error(), "x509: "))
+	case strings.Contains(err.Error(), "malformed HTTP response"):
+		return errors.New("it does not speak HTTP, or wants https://")
+	}
+	return err
+}
+
+// form says what is wrong with JSON, without the Go types that encoding/json names.
+func form(err error) string {
+	var other *json.UnmarshalTypeError
+	if errors.As(err, &other) {
+		if other.Field != "" {
+			return fmt.Sprintf("%s of its answer is another kind of JSON (%s)", other.Field, other.Value)
+		}
+		return fmt.Sprintf("its answer is another kind of JSON (%s)", other.Value)
+	}
+	return "its answer is no JSON"
 }
 
 func (c *client) judge(resp *http.Response, data []byte, out any) error {
@@ -244,7 +309,7 @@ func (c *client) judge(resp *http.Response, data []byte, out any) error {
 			what = fmt.Sprintf("the web page %q", m[1])
 		}
 		return &Unreachable{fmt.Errorf("%s answers %d with %s, not as Ray's API does: is it the dashboard's address, with its path prefix?", c.base, resp.StatusCode, what)}
-	case resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
+	case away(resp.StatusCode):
 		return &Unreachable{fmt.Errorf("the Ray dashboard at %s is not there (%s)", c.base, resp.Status)}
 	case resp.StatusCode >= 300:
 		return &answered{resp.StatusCode, lastLine(text)}
@@ -252,10 +317,22 @@ func (c *client) judge(resp *http.Response, data []byte, out any) error {
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return &Unreachable{fmt.Errorf("%s does not answer as Ray's API does: %w", c.base, err)}
+		return &Unreachable{fmt.Errorf("%s does not answer as Ray's API does: %s", c.base, form(err))}
 	}
 	return nil
 }
+
+// away reports whether a proxy answers with the status while what is behind it is
+// not there.
+func away(status int) bool {
+	return status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout
+}
+
+// noStream is the error for a log that cannot be had as a stream: a proxy before
+// the dashboard passes no websocket.
+type noStream struct{ status int }
+
+func (e *noStream) Error() string { return fmt.Sprintf("the log is no stream here (%d)", e.status) }
 
 // tail opens the stream of a job's log, which begins with its first byte.
 func (c *client) tail(ctx context.Context, id string) (*websocket.Conn, error) {
@@ -265,6 +342,9 @@ func (c *client) tail(ctx context.Context, id string) (*websocket.Conn, error) {
 	if err != nil {
 		if resp != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) {
 			return nil, &Denied{resp.StatusCode, c.base}
+		}
+		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && !away(resp.StatusCode) {
+			return nil, &noStream{resp.StatusCode}
 		}
 		return nil, c.gone(dial, err)
 	}

@@ -441,12 +441,12 @@ func numbers(s string) []int {
 // Preview is the request of a run as it would be submitted but for the run's id
 // and metadata, with the packages that its folders would be. It asks no cluster
 // and sends nothing.
-func Preview(p *plan.Plan, workDir string) (Request, diag.List, error) {
+func Preview(ctx context.Context, p *plan.Plan, workDir string) (Request, diag.List, error) {
 	r, found, err := NewRequest(p)
 	if err != nil {
 		return r, nil, err
 	}
-	folders, notes, err := uploads(p, workDir, nil)
+	folders, notes, err := uploads(ctx, p, workDir, nil)
 	for _, u := range folders {
 		u.set(r.RuntimeEnv, u.URI)
 		u.pack.close()
@@ -488,7 +488,7 @@ func Prepare(ctx context.Context, o Options, others []*Prepared) (p *Prepared, f
 	}
 	p.req = req
 	var notes diag.List
-	if p.folders, notes, err = uploads(o.Plan, o.WorkDir, others); err != nil {
+	if p.folders, notes, err = uploads(ctx, o.Plan, o.WorkDir, others); err != nil {
 		return p, nil, err
 	}
 	if found = append(found, notes...); found.HasErrors() {
@@ -579,7 +579,10 @@ func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, job *Job, found
 	case err == nil:
 		now := time.Now().UTC()
 		job.Submitted = &now
-		return run, job, nil, run.Write(JobFile, job)
+		if err = run.Write(JobFile, job); err != nil {
+			err = fmt.Errorf("the job %s was submitted, and that cannot be noted: %w; `genrm stop %s` ends it", job.ID, err, run.ID)
+		}
+		return run, job, nil, err
 	case errors.As(err, &refused), errors.As(err, &denied):
 		return nil, nil, nil, errors.Join(err, run.Remove())
 	}

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bufio"
 	"compress/flate"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -31,6 +32,13 @@ const packMost = 100 << 20
 // packMost.
 const readMost = 20 * packMost
 
+// entriesMost is how many files and folders are looked at: links can lead through
+// a folder in more ways than anybody would wait for. Fewer in a test.
+var entriesMost = 200_000
+
+// errInterrupted is the error for a folder that was not packed because of a signal.
+var errInterrupted = errors.New("interrupted while a folder was packed; nothing was sent")
+
 // pack is a folder as one zip, which says the same of the same content: sorted
 // names, one time for all, and of the modes no more than whether a file can be
 // run.
@@ -56,7 +64,7 @@ const ignoreRemedy = "leave out what the run does not need by a .rayignore or .g
 // ends in a slash. What .gitignore and .rayignore files in the folder and below
 // it say is left out, as git reads them, and what excludes says, as Ray does; so
 // is every .git. Links are followed. Errors about the folder are [*cannot].
-func newPack(dir, under string, excludes []string, most int64) (*pack, error) {
+func newPack(ctx context.Context, dir, under string, excludes []string, most int64) (*pack, error) {
 	st, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -66,7 +74,7 @@ func newPack(dir, under string, excludes []string, most int64) (*pack, error) {
 	case !st.IsDir():
 		return nil, &cannot{dir + " is no folder", "genrm packs folders.", "name the folder, or upload the file yourself and give its URI"}
 	}
-	w := &walker{}
+	w := &walker{ctx: ctx}
 	if err := w.walk(dir, nil, patterns(excludes, nil), nil); err != nil {
 		return nil, err
 	}
@@ -102,6 +110,9 @@ func (p *pack) write(w *walker, under string, most int64) error {
 	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.DefaultCompression) })
 	var bad []string
 	for _, e := range w.entries {
+		if w.ctx.Err() != nil {
+			return errInterrupted
+		}
 		err := add(z, e, under)
 		switch {
 		case errors.Is(err, errLong):
@@ -195,6 +206,7 @@ type entry struct {
 }
 
 type walker struct {
+	ctx         context.Context // that ends the looking
 	entries     []entry
 	total       int64
 	left, looks []string
@@ -204,6 +216,9 @@ type walker struct {
 // walk lists what is in a folder. rel are the names from the packed folder to
 // it; above are the folders on the way, so that a link back ends.
 func (w *walker) walk(dir string, rel []string, ps []ignoring, above []fs.FileInfo) error {
+	if err := w.ctx.Err(); err != nil {
+		return errInterrupted
+	}
 	st, err := os.Stat(dir)
 	if err != nil {
 		return err
@@ -217,6 +232,9 @@ func (w *walker) walk(dir string, rel []string, ps []ignoring, above []fs.FileIn
 	if err != nil {
 		w.bad = append(w.bad, cmpName(name)+" ("+plain(err)+")")
 		return nil
+	}
+	if len(w.entries)+len(entries) > entriesMost {
+		return &cannot{fmt.Sprintf("the folder has more than %d files and folders", entriesMost), "Links are followed. Not all of it was looked at.", ignoreRemedy}
 	}
 	if len(rel) > 0 {
 		w.entries = append(w.entries, entry{name: name, path: dir, dir: true})

@@ -77,7 +77,7 @@ func TestPack(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPack(dir, "", []string{"*.bin"}, packMost)
+	p, err := newPack(t.Context(), dir, "", []string{"*.bin"}, packMost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestPack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := newPack(dir, "", []string{"*.bin"}, packMost)
+	again, err := newPack(t.Context(), dir, "", []string{"*.bin"}, packMost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestPack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "train.py"), []byte("print(1)"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	other, err := newPack(dir, "mod/", nil, packMost)
+	other, err := newPack(t.Context(), dir, "mod/", nil, packMost)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestPackRefused(t *testing.T) {
 		{folder(t, map[string]string{"status": "->/proc/self/status"}), "status (changed while it was read)"}, // its size is said to be 0
 		{folder(t, map[string]string{"memory": "->/proc/self/mem", "ok": ""}), "1 file of the folder cannot be packed: memory ("},
 	} {
-		p, err := newPack(c.dir, "", nil, 100_000)
+		p, err := newPack(t.Context(), c.dir, "", nil, 100_000)
 		var no *cannot
 		if !errors.As(err, &no) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v\nwant %s", err, c.says)
@@ -151,6 +151,34 @@ func TestPackRefused(t *testing.T) {
 }
 
 // TestIgnore holds the patterns against git's own reading of them.
+// TestPackBounds wants a folder through which links lead in many ways, and a
+// signal, to end the looking.
+func TestPackBounds(t *testing.T) {
+	defer func(n int) { entriesMost = n }(entriesMost)
+	entriesMost = 2000
+	dir := t.TempDir()
+	for i := range 25 {
+		at := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.Mkdir(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b"} {
+			if err := os.Symlink(filepath.Join("..", fmt.Sprint(i+1)), filepath.Join(at, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var no *cannot
+	if _, err := newPack(t.Context(), dir, "", nil, packMost); !errors.As(err, &no) || !strings.Contains(no.summary, "more than 2000 files") {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newPack(ctx, dir, "", nil, packMost); !errors.Is(err, errInterrupted) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestIgnore(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -177,7 +205,7 @@ func TestIgnore(t *testing.T) {
 		}
 		want := strings.FieldsFunc(string(out), func(r rune) bool { return r == 0 })
 		slices.Sort(want)
-		w := &walker{}
+		w := &walker{ctx: t.Context()}
 		if err := w.walk(dir, nil, nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +241,7 @@ func TestSend(t *testing.T) {
 		{"away", func([]string) int { return 0 }, "GET GET GET", false, "closed the connection"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := newPack(folder(t, map[string]string{"a": "b"}), "", nil, packMost)
+			p, err := newPack(t.Context(), folder(t, map[string]string{"a": "b"}), "", nil, packMost)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,6 +293,7 @@ func TestUploads(t *testing.T) {
 		{`{"runtime_env": {"working_dir": "s3://b/c.zip", "py_modules": ["lib/mod", "s3://b/d.zip"]}}`, `map[py_modules:[W s3://b/d.zip] working_dir:s3://b/c.zip]`, ""},
 		{`{"runtime_env": {"py_modules": ["lib/mod/b.py"]}}`, "", "ray.runtime_env.py_modules[0] GRM8325"},
 		{`{"working_dir": "/no/such"}`, "", "ray.working_dir GRM8325"},
+		{`{"working_dir": ""}`, "", "ray.working_dir GRM8325"},
 	} {
 		p := &plan.Plan{Workload: plan.Relax, Launch: plan.Launch{Argv: []plan.Arg{"a"}}}
 		p.Settings.Set("ray", block(t, c.block))
@@ -273,12 +302,12 @@ func TestUploads(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.want != "" {
-			shown, _, err := Preview(p, dir)
+			shown, _, err := Preview(t.Context(), p, dir)
 			if got := fmt.Sprint(shown.RuntimeEnv); err != nil || !strings.Contains(got, "gcs://_ray_pkg_") {
 				t.Errorf("%s: the preview has %s, %v", c.block, got, err)
 			}
 		}
-		all, found, err := uploads(p, dir, nil)
+		all, found, err := uploads(t.Context(), p, dir, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,12 +45,15 @@ func TestAddress(t *testing.T) {
 		{"http://a:1/p/", `{"address": "http://b:1"}`, "http://c:1", "http://a:1/p", ""},
 		{"", `{"address": "https://b:1"}`, "http://c:1", "https://b:1", ""},
 		{"", `{}`, "http://c:1", "http://c:1", ""},
-		{"", `{}`, "c:6379", "", "no address"},
-		{"", `{}`, "auto", "", "no address"},
+		{"", `{}`, "", "", "no address of a Ray dashboard: give"},
+		{"", `{}`, "c:6379", "", "no address of a Ray dashboard (RAY_ADDRESS is set, but"},
+		{"", `{}`, "auto", "", "(RAY_ADDRESS is set"},
 		{"ray://a:1", `{}`, "", "", "no URL of a dashboard"},
 		{"http://", `{}`, "", "", "no URL of a dashboard"},
 		{"http://u:hidden@a", `{}`, "", "", "holds a user or password"},
 		{"http://a?x=1", `{}`, "", "", "query"},
+		{"http://a:82655", `{}`, "", "", "no port between"},
+		{"http://a/?", `{}`, "", "", "query"},
 	} {
 		getenv := func(name string) string {
 			if name == "RAY_ADDRESS" {
@@ -201,6 +205,25 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestJobFields(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"entrypoint_num_cpus": 1.5, "entrypoint_num_gpus": 0.5, "entrypoint_resources": {"a": 1.5, "b": 0, "accelerator_type:H100": 0.001}, "metadata": {"a": "b"}}`: "",
+		`{"entrypoint_resources": {"CPU": 1, "GPU": 0, "memory": 5, "object_store_memory": 5, "cpu": 1}}`:                                                              "GRM8310 GRM8310 GRM8310 GRM8310",
+		`{"entrypoint_num_cpus": 0.00001, "entrypoint_num_gpus": 1.5, "entrypoint_resources": {"a": 0.00001}}`:                                                         "GRM8310 GRM8310 GRM8310",
+		`{"metadata": {"genrm_run_id": "x", "genrm_else": "y"}}`:                                                                                                       "GRM8311",
+	} {
+		p := &plan.Plan{Workload: plan.Relax}
+		p.Settings.Set("ray", block(t, text))
+		var got []string
+		for _, d := range Checker().Check(p) {
+			got = append(got, d.Code)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestMerge(t *testing.T) {
 	n := func(i int) *int { return &i }
 	for _, c := range []struct {
@@ -217,6 +240,8 @@ func TestMerge(t *testing.T) {
 		{record{Status: "FAILED", Code: n(-9)}, rundir.Failed, n(137), "signal 9"},
 		{record{Status: "FAILED", Code: n(127)}, rundir.Failed, n(127), "not found"},
 		{record{Status: "FAILED", ErrorType: "JOB_SUPERVISOR_ACTOR_DIED", Message: "x"}, rundir.Failed, n(3), "died: x"},
+		{record{Status: "FAILED", ErrorType: "JOB_SUPERVISOR_ACTOR_START_FAILURE", Message: "Failed to start supervisor actor a-1: 'no 'x' here'. Full traceback:\nTraceback"},
+			rundir.Failed, n(3), "could not start it: no 'x' here"},
 	} {
 		var st rundir.Status
 		merge(&st, c.r)
@@ -365,6 +390,8 @@ func TestErrors(t *testing.T) {
 			w.WriteHeader(map[string]int{"/401": 401, "/403": 403}[req.URL.Path])
 		case "/json":
 			_, _ = io.WriteString(w, "no json")
+		case "/list":
+			_, _ = io.WriteString(w, "[1]")
 		case "/reset":
 			panic(http.ErrAbortHandler)
 		case "/redirect":
@@ -379,13 +406,52 @@ func TestErrors(t *testing.T) {
 	defer close(hang)
 	c := newClient(s.URL, http.Header{"Authorization": {"Bearer hidden"}}, "v")
 	c.timeout = 200 * time.Millisecond
-	for path, want := range map[string]string{"/html": `the web page "Sign in"`, "/401": "wants a token", "/403": "refuses the token", "/json": "does not answer as Ray's API", "/reset": "without an answer",
+	for path, want := range map[string]string{"/html": `the web page "Sign in"`, "/401": "wants a token", "/403": "refuses the token", "/json": "does not answer as Ray's API does: its answer is no JSON", "/list": "another kind of JSON (array)", "/reset": "without an answer",
 		"/redirect": "redirects to https://login.example/x", "/hang": "did not answer within", "/500": "Ray answers 500: ValueError: no"} {
 		var out map[string]any
 		err := c.do(context.Background(), http.MethodGet, path, nil, &out)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := c.do(gone, http.MethodGet, "/json", nil, nil); err == nil || !strings.Contains(err.Error(), "interrupted while") {
+		t.Errorf("interrupted: %v", err)
+	}
+	sealed := httptest.NewUnstartedServer(http.NotFoundHandler())
+	sealed.Config.ErrorLog = log.New(io.Discard, "", 0)
+	sealed.StartTLS()
+	defer sealed.Close()
+	for address, want := range map[string]string{sealed.URL: "its certificate is not trusted here", strings.Replace(s.URL, "http:", "https:", 1): "try http://"} {
+		if err := newClient(address, http.Header{}, "v").do(context.Background(), http.MethodGet, "/", nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+}
+
+// TestFollowWithoutStream wants the whole log, each line once, through a proxy
+// that passes no websocket.
+func TestFollowWithoutStream(t *testing.T) {
+	defer func(w time.Duration) { wait = w }(wait)
+	wait = time.Millisecond
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		n := asked.Load()
+		switch {
+		case strings.HasSuffix(req.URL.Path, "/logs/tail"):
+			http.Error(w, "no upgrade", http.StatusBadRequest)
+		case strings.HasSuffix(req.URL.Path, "/logs"):
+			_, _ = fmt.Fprintf(w, `{"logs": %q}`, "one\ntwo\nthree\n"[:min(14, 4*asked.Add(1))])
+		default:
+			_, _ = io.WriteString(w, map[bool]string{true: `{"status": "SUCCEEDED", "driver_agent_http_address": "x"}`, false: `{"status": "RUNNING", "driver_agent_http_address": "x"}`}[n >= 4])
+		}
+	}))
+	defer s.Close()
+	var out strings.Builder
+	session := &Session{job: Job{ID: "a-1"}, c: newClient(s.URL, http.Header{}, "v")}
+	if err := session.Follow(context.Background(), &out, func(err error) error { return fmt.Errorf("told of %w", err) }); err != nil || out.String() != "one\ntwo\nthree\n" {
+		t.Errorf("%q, %v", out.String(), err)
 	}
 }
 
@@ -468,6 +534,16 @@ func TestHeaders(t *testing.T) {
 	h, err := headers(nil, func(n string) string { return map[string]string{"RAY_AUTH_TOKEN_PATH": path}[n] })
 	if err != nil || h.Get("Authorization") != "Bearer of-file" {
 		t.Errorf("%v, %v", h, err)
+	}
+	for _, c := range []struct{ block, token, says string }{
+		{`{"headers": {"X Y": "hidden"}}`, "", `"X Y" is no name`},
+		{`{"headers": {"X": "hidden\nb"}}`, "", "the value of X holds a line break"},
+		{`{}`, "hidden\nb", "RAY_AUTH_TOKEN holds a line break"},
+	} {
+		_, err := headers(block(t, c.block), func(n string) string { return map[string]string{"RAY_AUTH_TOKEN": c.token}[n] })
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 	if _, err := headers(block(t, `{"headers": {"Authorization": {"env": "NOT"}}}`), none); err == nil || !strings.Contains(err.Error(), "NOT") {
 		t.Errorf("%v", err)

@@ -26,6 +26,9 @@ const (
 	metaCreated  = "genrm_created" // RFC 3339
 )
 
+// metaOwn are the names of metadata that genrm writes.
+var metaOwn = []string{metaRun, metaHash, metaVersion, metaName, metaWorkload, metaUser, metaHost, metaCreated}
+
 // Found is a run that a cluster knows.
 type Found struct {
 	Info   rundir.Info

@@ -185,7 +185,10 @@ func LaunchServe(ctx context.Context, o Options) (run *rundir.Run, serving *Serv
 	case err == nil:
 		at := time.Now().UTC()
 		serving.Submitted = &at
-		return run, serving, found, run.Write(ServeFile, serving)
+		if err = run.Write(ServeFile, serving); err != nil {
+			err = fmt.Errorf("the application %s was deployed, and that cannot be noted: %w; `genrm stop %s` removes it", app.Name, err, run.ID)
+		}
+		return run, serving, found, err
 	case errors.As(err, &no):
 		found.Add(no.found)
 		return nil, nil, found, run.Remove()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -150,6 +151,10 @@ func merge(own *rundir.Status, r record) {
 	}
 }
 
+// supervisor finds what went wrong in the first line of what Ray says of a job
+// that it could not start. Source: ray/dashboard/modules/job/job_manager.py at 2.60.0.
+var supervisor = regexp.MustCompile(`^Failed to start supervisor actor \S+: '(.*)'\. Full traceback:$`)
+
 // because says why a job failed without a driver's exit status.
 func because(r record) string {
 	what := map[string]string{
@@ -164,6 +169,9 @@ func because(r record) string {
 	}
 	if last := lastLine(r.Message); last != said && r.ErrorType == "RUNTIME_ENV_SETUP_FAILURE" {
 		said = last
+	}
+	if m := supervisor.FindStringSubmatch(said); m != nil {
+		said = m[1]
 	}
 	return what + ": " + said
 }
@@ -242,6 +250,7 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 	var done int64 // bytes of the log that are written
 	var failed int // connections in a row, for a job that has ended
 	broken := false
+	more, pause := s.copy, wait
 	for {
 		r, err := s.c.job(ctx, s.job.ID)
 		if broken && err == nil { // before what the log has for a long time, maybe to its end
@@ -260,8 +269,13 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 				return nil
 			}
 		case err == nil:
-			if done, err = s.copy(ctx, out, done); err == nil && r.over() {
+			if done, err = more(ctx, out, done); err == nil && r.over() {
 				return nil
+			}
+			var none *noStream
+			if errors.As(err, &none) {
+				more, pause = s.reread, 4*wait
+				continue
 			}
 			var w *writeError
 			if errors.As(err, &w) {
@@ -287,9 +301,35 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
 	}
+}
+
+// reread is copy where no stream can be had: it asks for the log as it is now.
+func (s *Session) reread(ctx context.Context, out io.Writer, skip int64) (int64, error) {
+	w := &rest{out: out, skip: skip}
+	err := s.Log(ctx, w)
+	if w.err != nil {
+		err = &writeError{w.err}
+	}
+	return max(w.seen, skip), err
+}
+
+// rest writes what comes after the first skip bytes.
+type rest struct {
+	out        io.Writer
+	skip, seen int64
+	err        error // of out
+}
+
+func (w *rest) Write(p []byte) (int, error) {
+	from := max(0, min(w.skip-w.seen, int64(len(p))))
+	w.seen += int64(len(p))
+	if from < int64(len(p)) {
+		_, w.err = w.out.Write(p[from:])
+	}
+	return len(p), w.err
 }
 
 // writeError is a failure of the reader's side.

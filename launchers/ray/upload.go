@@ -47,7 +47,7 @@ func local(v *tree.Value) bool {
 // uploads packs the local folders of the plan, and reports what stands against
 // it. Relative paths are below workDir. What others have packed is not packed
 // again. The packs are to be closed.
-func uploads(p *plan.Plan, workDir string, others []*Prepared) (out []*upload, l diag.List, err error) {
+func uploads(ctx context.Context, p *plan.Plan, workDir string, others []*Prepared) (out []*upload, l diag.List, err error) {
 	s, _ := p.Settings.Get("ray")
 	env := s.Field("runtime_env")
 	var excludes []string
@@ -60,6 +60,10 @@ func uploads(p *plan.Plan, workDir string, others []*Prepared) (out []*upload, l
 	}
 	one := func(field string, v *tree.Value, whole bool, set func(map[string]any, string)) error {
 		dir, _ := v.AsString()
+		if dir == "" {
+			l.Add(p.Finding("GRM8325", diag.Error, field, "an empty path names no folder", "", `write "." for the folder in which genrm is run, or remove the field`))
+			return nil
+		}
 		path := dir
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(workDir, path)
@@ -77,7 +81,7 @@ func uploads(p *plan.Plan, workDir string, others []*Prepared) (out []*upload, l
 				}
 			}
 		}
-		k, err := newPack(path, under, excludes, packMost)
+		k, err := newPack(ctx, path, under, excludes, packMost)
 		var no *cannot
 		switch {
 		case errors.As(err, &no):
