@@ -121,8 +121,8 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 			return nil, fmt.Errorf("the kubeconfig: %w", err)
 		}
 	}
-	if len(validation.IsDNS1123Label(c.namespace)) > 0 {
-		return nil, fmt.Errorf("%q is no name of a namespace: it has at most 63 small letters, digits and dashes, and begins and ends with none of the latter", short(c.namespace))
+	if err := CheckNamespace(c.namespace); err != nil {
+		return nil, err
 	}
 	c.config.UserAgent = "genrm/" + version
 	c.config.Proxy = proxyOf(c.config.Proxy)
@@ -141,6 +141,14 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 	}
 	c.base = strings.TrimRight(u.String(), "/")
 	return c, nil
+}
+
+// CheckNamespace is the error of a text that no namespace can be called.
+func CheckNamespace(name string) error {
+	if len(validation.IsDNS1123Label(name)) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is no name of a namespace: it has at most 63 small letters, digits and dashes, and no dash at its ends", short(name))
 }
 
 // unreadable is the error of a kubeconfig that cannot be read, without the Go

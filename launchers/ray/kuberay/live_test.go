@@ -188,6 +188,12 @@ func TestUnknownFields(t *testing.T) {
 	if got := s.unknown(v, ""); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+	for text, want := range map[string]bool{`{"properties": {"spec": {"properties": {"submissionMode": {}}}}}`: false, `{"properties": {"spec": {"properties": {"submissionMode": {}, "deletionStrategy": {}}}}}`: true, `{}`: true} {
+		var s schema
+		if err := json.Unmarshal([]byte(text), &s); err != nil || s.knowsSidecar() != want {
+			t.Errorf("%s: %v, %v", text, s.knowsSidecar(), err)
+		}
+	}
 	for field, want := range map[string]string{"preRunningDeadlineSeconds": "1.6", "rayClusterSpec.workerGroupSpecs[0].labels": "1.5", "rayClusterSpec.workerGroupSpecs[0].template.spec.x": "", "spec.rayClusterConfig.authOptions.secretName": "1.6"} {
 		if got := release(field); got != want {
 			t.Errorf("%s: %q, want %q", field, got, want)
