@@ -2,7 +2,9 @@ package compiler
 
 import (
 	"cmp"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"cuelang.org/go/cue/ast"
@@ -33,6 +35,20 @@ const secretText = "\u27e8redacted\u27e9"
 
 const secretRemedy = `refer to it: {env: "NAME"} for a variable, {file: "/path"} for a file; it is read where the process starts`
 
+// remedyAt is secretRemedy, or what takes its place where there are no references
+// of ours: among the variables of pods.
+func remedyAt(names []string) string {
+	i := slices.Index(names, "kuberay")
+	if i < 0 || !slices.Contains(names[i:], "env") {
+		return secretRemedy
+	}
+	name := names[len(names)-1]
+	if strings.ToUpper(name) != name || name == "" || name == secretText {
+		name = "NAME" // an item of a pod template: {name: "NAME", value: "…"}
+	}
+	return fmt.Sprintf(`refer to a secret of Kubernetes: kuberay: secrets: %s: {name: "…", key: "…"}`, name)
+}
+
 // redactSecrets reports every literal secret of a file without repeating it, and
 // replaces it in the syntax tree, before anything is evaluated: CUE's errors
 // quote values.
@@ -45,7 +61,7 @@ func redactNode(root ast.Node, at func(ast.Node) diag.Pos, diags *diag.List) {
 	var names []string
 	refuse := func(lit ast.Node, summary string) {
 		diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: at(lit), Path: strings.Join(names, "."),
-			Summary: summary, Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy, Secret: true})
+			Summary: summary, Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: remedyAt(names), Secret: true})
 	}
 	ast.Walk(root, func(n ast.Node) bool {
 		switch n := n.(type) {

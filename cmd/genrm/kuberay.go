@@ -115,6 +115,11 @@ func (c *launchCmd) kuberay(a *app, p *plan.Plan) error {
 
 // manifests prints the objects of a run that is not made.
 func (c *launchCmd) manifests(a *app, p *plan.Plan) error {
+	if c.Namespace != "" {
+		if err := kuberay.CheckNamespace(c.Namespace); err != nil {
+			return usagef("--namespace: %v", err)
+		}
+	}
 	host, _ := os.Hostname()
 	now := time.Now().UTC()
 	objects, found, err := kuberay.Build(p, kuberay.Run{ID: rundir.NewID(p.Name, now), User: rundir.UserName(), Host: host, Version: version(), Created: now})

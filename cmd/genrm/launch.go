@@ -24,7 +24,7 @@ type launchCmd struct {
 	compileFlags
 	rootFlag
 	Detach      bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
-	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end. Target ray: that, with what the driver prints."`
+	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end. Targets ray and kuberay: that, with what the driver prints; of judges, until they are ready."`
 	Follow      bool   `short:"f" help:"Show what the processes print, too."`
 	DryRun      dryRun `help:"Check this machine and show what would be started; start and write nothing. Target kuberay: print the objects; --dry-run=server asks the API server whether it would take them."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`

@@ -245,7 +245,11 @@ func (c *listCmd) remote(a *app) error {
 		return printJSON(a.stdout, reports)
 	}
 	if len(runs) == 0 {
-		fmt.Fprintf(a.stderr, "no run on the cluster\n")
+		where := ""
+		if c.Namespace != "" {
+			where = " in the namespace " + c.Namespace
+		}
+		fmt.Fprintf(a.stderr, "no run on the cluster%s\n", where)
 		return nil
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)

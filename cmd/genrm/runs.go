@@ -71,7 +71,7 @@ type statusCmd struct {
 func (statusCmd) Help() string {
 	return `Shows the state of a run and of each of its processes: what a starting one is waited for, ports, GPUs, how it ended.
 
-States of a run: starting, ready (all services are; for relax and gym the driver runs), stopping, succeeded, failed, stopped, lost (its supervisor is gone without having ended it).
+States of a run: pending (on targets slurm, ray and kuberay: it waits for its machines, with the reason), starting, ready (all services are; for relax and gym the driver runs), stopping, succeeded, failed, stopped, lost (its supervisor is gone without having ended it), unknown (its cluster does not have it any more, and its end was not seen).
 
 Examples:
 
@@ -128,7 +128,14 @@ func statusText(out io.Writer, run *rundir.Run, st *rundir.Status) error {
 	}
 	fmt.Fprintf(w, "  workload\t%s on %s\n", st.Workload, st.Target)
 	if st.JobID != "" {
-		fmt.Fprintf(w, "  job\t%s, %s %s\n", st.JobID, st.JobState, st.Nodes)
+		job := st.JobID
+		if st.JobState != "" {
+			job += ", " + st.JobState
+		}
+		if st.Nodes != "" {
+			job += " " + st.Nodes
+		}
+		fmt.Fprintf(w, "  job\t%s\n", job)
 	}
 	if st.Attempt > 1 {
 		fmt.Fprintf(w, "  attempt\t%d\n", st.Attempt)
@@ -209,12 +216,13 @@ type listCmd struct {
 }
 
 func (listCmd) Help() string {
-	return `Lists the runs of the folder of runs, the newest last; with --address those of a cluster, whoever launched them.
+	return `Lists the runs of the folder of runs, the newest last; with --address those of a Ray cluster, and with --namespace, --context or --kubeconfig those of a namespace of Kubernetes, whoever launched them. Where a cluster does not answer, the state is the one that was seen last.
 
 Examples:
 
   genrm list
   genrm list --address http://ray-head:8265
+  genrm list --namespace ml
   genrm list --runs /shared/runs -o json`
 }
 
@@ -344,7 +352,7 @@ type stopCmd struct {
 }
 
 func (stopCmd) Help() string {
-	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. An ended run stays as it is.
+	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. On target slurm the job is cancelled if that does not help; on target ray its job or application is ended, on target kuberay its object is removed with its pods, and both are waited for. An ended run stays as it is.
 
 Examples:
 

@@ -158,7 +158,7 @@ func CheckServe(p *plan.Plan, target plan.Target, rayVersion string, l *diag.Lis
 
 var (
 	secretName = regexp.MustCompile(`(?i)(^|_)(token|secret|passw(or)?d|api_?key|access_?key|secret_?key|credentials?)$`)
-	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*)$`) // what stands where a key is asked for and not needed
+	noSecret   = regexp.MustCompile(`(?i)^(|empty|none|dummy.*|⟨redacted⟩)$`) // what stands where a key is asked for and not needed, or for a secret that is reported already
 )
 
 // Secret reports whether a variable looks like one that holds a secret, by its

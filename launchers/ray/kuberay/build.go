@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -420,6 +421,11 @@ func (b *builder) quantity(field string) (resource.Quantity, bool) {
 	if err != nil || q.Sign() <= 0 {
 		b.add("GRM8412", diag.Error, "kuberay."+field, fmt.Sprintf("%s is %q, which is no quantity", field, v.Text),
 			"Kubernetes takes a positive number with a unit: m for thousandths, k, M, G or T, and Ki, Mi, Gi or Ti for powers of 1024.", "write 8 or \"500m\" for CPUs, \"64Gi\" for memory")
+		return resource.Quantity{}, false
+	}
+	if !strings.HasSuffix(field, "_cpus") && q.Cmp(resource.MustParse("1Mi")) < 0 {
+		b.add("GRM8412", diag.Error, "kuberay."+field, fmt.Sprintf("%s is %s, which are bytes", field, v.Text),
+			"No program starts in less than a mebibyte.", fmt.Sprintf("write a unit: %q", v.Text+"Gi"))
 		return resource.Quantity{}, false
 	}
 	return q, true

@@ -1,8 +1,10 @@
 package kuberay
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,6 +50,9 @@ var anyHash = strings.Repeat("0", 64)
 var (
 	label = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 
+	// pattern is what the validation of Kubernetes appends to its messages.
+	pattern = regexp.MustCompile(`,? ?regex used for validation is '.*?'(\)|$)`)
+
 	// jobOnly are the fields that belong to RayJob objects.
 	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
 )
@@ -84,7 +89,8 @@ func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
 	} else {
 		b.submission()
 	}
-	if err != nil || b.found.HasErrors() {
+	b.size()
+	if err != nil || b.found.HasErrors() || ray.ObjectName(p.Name) == "" { // a name that is reported already
 		return b.found, nil
 	}
 	b.operator()
@@ -102,8 +108,16 @@ func (b *builder) names() {
 	switch {
 	case name == "":
 	case !label.MatchString(name):
+		became := ""
+		if name != p.Name {
+			became = fmt.Sprintf("%q becomes %q. ", p.Name, name)
+		}
+		remedy := "begin the name with a letter"
+		if name[0] >= 'a' && name[0] <= 'z' {
+			remedy = "end the name with a letter or a digit"
+		}
 		b.add("GRM8402", diag.Error, "name", fmt.Sprintf("%s is no name for a %s", name, kind),
-			fmt.Sprintf("%q becomes %q. Names of Ray objects begin with a letter, end with a letter or digit, and hold nothing but letters, digits and dashes.", p.Name, name), "begin the name with a letter")
+			became+"Names of Ray objects begin with a letter, end with a letter or digit, and hold nothing but letters, digits and dashes.", remedy)
 	case len(name)+suffix > maxName:
 		b.add("GRM8401", diag.Error, "name", fmt.Sprintf("the name is too long for a %s by %d", kind, len(name)+suffix-maxName),
 			fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName),
@@ -115,7 +129,7 @@ func (b *builder) names() {
 	}
 	bad := func(path, what, text string, errs []string) {
 		if len(errs) > 0 {
-			b.add("GRM8417", diag.Error, path, fmt.Sprintf("%q is no %s", short(text), what), "Kubernetes: "+oneLine(strings.Join(errs, "; "))+".", "write another one")
+			b.add("GRM8417", diag.Error, path, fmt.Sprintf("%q is no %s", short(text), what), "Kubernetes: "+oneLine(pattern.ReplaceAllString(strings.Join(errs, "; "), ""))+".", "write another one")
 		}
 	}
 	object := func(v *tree.Value, path, what string) {
@@ -146,46 +160,69 @@ func (b *builder) names() {
 		}
 	}
 	for _, field := range []string{"head", "worker"} {
-		v := b.s.Lookup(field, "metadata", "labels")
-		if !v.OK() {
-			continue
+		for _, steps := range [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "nodeSelector"}} {
+			v := b.s.Lookup(append([]string{field}, steps...)...)
+			if !v.OK() {
+				continue
+			}
+			for _, f := range v.Fields {
+				at := tree.Join("kuberay."+field+"."+strings.Join(steps, "."), f.Name)
+				if steps[1] == "annotations" {
+					bad(at, "key of an annotation", f.Name, validation.IsQualifiedName(strings.ToLower(f.Name)))
+					continue
+				}
+				bad(at, "key of a label", f.Name, validation.IsQualifiedName(f.Name))
+				bad(at, "value of a label", f.Value.Text, validation.IsValidLabelValue(f.Value.Text))
+			}
 		}
-		for _, f := range v.Fields {
-			at := tree.Join("kuberay."+field+".metadata.labels", f.Name)
-			bad(at, "key of a label", f.Name, validation.IsQualifiedName(f.Name))
-			bad(at, "value of a label", f.Value.Text, validation.IsValidLabelValue(f.Value.Text))
+		object(b.s.Lookup(field, "spec", "serviceAccountName"), "kuberay."+field+".spec.serviceAccountName", "name of a service account")
+	}
+	// As the user wrote them: positions are right beside faulty items, too.
+	items := func(field string) []*tree.Value {
+		if v := b.s.Field(field); v.OK() && v.Kind == tree.List {
+			return v.Items
 		}
+		return nil
 	}
 	taken := map[string]string{"shared-mem": "kuberay", "genrm": "kuberay"}
-	for i, v := range b.volumes {
+	var volumes []string
+	nameless := false // a volume whose name is reported already
+	for i, v := range items("volumes") {
+		name, ok := v.Field("name").AsString()
+		if !ok {
+			nameless = true
+			continue
+		}
 		at := tree.Index("kuberay.volumes", i)
-		if other, ok := taken[v.Name]; ok {
-			d := b.p.Finding("GRM8417", diag.Error, at+".name", fmt.Sprintf("a second volume is called %s", v.Name), "Names of volumes are unique in a pod; shared-mem and genrm are genrm's own.", "use another name")
+		if other, ok := taken[name]; ok {
+			d := b.p.Finding("GRM8417", diag.Error, at+".name", fmt.Sprintf("a second volume is called %s", name), "Names of volumes are unique in a pod; shared-mem and genrm are genrm's own.", "use another name")
 			d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the first"}}
 			b.found.Add(d)
 		}
-		taken[v.Name] = at
+		taken[name] = at
+		volumes = append(volumes, name)
 	}
 	paths := map[string]string{"/dev/shm": "kuberay", filesDir: "kuberay"}
-	for i, m := range b.mounts {
+	for i, m := range items("volume_mounts") {
 		at := tree.Index("kuberay.volume_mounts", i)
-		if _, ok := taken[m.Name]; !ok {
-			var names []string
-			for _, v := range b.volumes {
-				names = append(names, v.Name)
-			}
-			remedy := diag.DidYouMean(m.Name, names)
+		if name, ok := m.Field("name").AsString(); ok && taken[name] == "" && !nameless {
+			remedy := diag.DidYouMean(name, volumes)
 			if remedy == "" {
 				remedy = "add it to kuberay.volumes"
 			}
-			b.add("GRM8417", diag.Error, at+".name", fmt.Sprintf("no volume is called %s", m.Name), "A mount names one of kuberay.volumes.", remedy)
+			b.add("GRM8417", diag.Error, at+".name", fmt.Sprintf("no volume is called %s", name), "A mount names one of kuberay.volumes.", remedy)
 		}
-		if other, ok := paths[m.MountPath]; ok {
-			d := b.p.Finding("GRM8417", diag.Error, at+".mountPath", "two mounts at "+m.MountPath, "Kubernetes refuses the second; "+filesDir+" and /dev/shm are genrm's own.", "mount it elsewhere")
+		where, ok := m.Field("mountPath").AsString()
+		if !ok {
+			continue
+		}
+		where = path.Clean(where)
+		if other, ok := paths[where]; ok {
+			d := b.p.Finding("GRM8417", diag.Error, at+".mountPath", "two mounts at "+where, "Of two at one place one is not seen, and Kubernetes refuses the second; "+filesDir+" and /dev/shm are genrm's own.", "mount it elsewhere")
 			d.Related = []diag.Related{{Pos: b.p.Pos(other), Message: "the first"}}
 			b.found.Add(d)
 		}
-		paths[m.MountPath] = at
+		paths[where] = at
 	}
 }
 
@@ -227,6 +264,7 @@ func (b *builder) image() {
 		return // faulty
 	}
 	missing := false
+	var first, firstAt string // release that the first image's tag names
 	for _, t := range b.podTemplates() {
 		c := t.spec.Spec.Containers[0]
 		at := "kuberay." + t.field
@@ -244,6 +282,17 @@ func (b *builder) image() {
 			}
 			missing = true
 			continue
+		}
+		if tag := image.Ray(c.Image); version == "" && tag != "" {
+			if first == "" {
+				first, firstAt = tag, at
+			} else if tag != first {
+				d := b.p.Finding("GRM8403", diag.Error, at, fmt.Sprintf("the images of the pods are of two releases of Ray, %s and %s", first, tag),
+					"Workers of another release than the head's do not join it.", "use images of one release; where a tag is none of Ray, state rayVersion")
+				d.Related = []diag.Related{{Pos: b.p.Pos(firstAt), Message: "the other"}}
+				b.found.Add(d)
+				return
+			}
 		}
 		if tag := image.Ray(c.Image); version != "" && tag != "" && tag != version && !strings.HasPrefix(version, tag+".") {
 			d := b.p.Finding("GRM8403", diag.Error, "kuberay.rayVersion", fmt.Sprintf("rayVersion is %s, but the image is tagged %s", version, tag),
@@ -351,6 +400,25 @@ func (b *builder) autoscaling() {
 		b.add("GRM8416", diag.Error, "kuberay.autoscaling.max", fmt.Sprintf("max is %s, but the run needs %d", need.Count(int(high), "worker"), n),
 			fmt.Sprintf("%s at %d a pod; Ray would wait for the rest for ever.", need.Count(b.shape.used, "GPU"), b.shape.perWorker), fmt.Sprintf("write max: %d, or more", n))
 	}
+}
+
+// maxObject is the most bytes that an object may have. Source: the default of
+// --max-request-bytes of etcd; the API server's own limit is larger, and the
+// error of the former says nothing of the object.
+const maxObject = 3 << 19
+
+// size checks that the main object can be kept.
+func (b *builder) size() {
+	if b.objects.RayJob == nil && b.objects.RayService == nil {
+		return
+	}
+	main := b.objects.Main()
+	text, err := json.Marshal(main)
+	if err != nil || len(text) <= maxObject {
+		return
+	}
+	b.add("GRM8413", diag.Error, string(b.p.Workload), fmt.Sprintf("the %s has %d bytes, and Kubernetes keeps objects of at most %d", main.GetObjectKind().GroupVersionKind().Kind, len(text), maxObject),
+		"Variables stand in it twice, for the head and for the workers.", "put long values into files on a volume (kuberay.volumes)")
 }
 
 // kueue checks what Kueue asks of an object with a queue. Source: the webhooks of

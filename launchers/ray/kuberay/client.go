@@ -14,15 +14,20 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"genrm.dev/genrm/compiler/tree"
@@ -64,6 +69,7 @@ type conn struct {
 	namespace  string
 	http       *http.Client
 	config     *rest.Config
+	answered   atomic.Bool   // once
 	timeout    time.Duration // of one request; answerTimeout unless a test says otherwise
 }
 
@@ -83,7 +89,7 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 	c := &conn{timeout: answerTimeout, context: w.Context, kubeconfig: w.Kubeconfig}
 	raw, err := loader.RawConfig()
 	if err != nil {
-		return nil, fmt.Errorf("the kubeconfig cannot be read: %w", err)
+		return nil, unreadable(err)
 	}
 	if c.context == "" {
 		c.context = raw.CurrentContext
@@ -115,6 +121,9 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 			return nil, fmt.Errorf("the kubeconfig: %w", err)
 		}
 	}
+	if err := CheckNamespace(c.namespace); err != nil {
+		return nil, err
+	}
 	c.config.UserAgent = "genrm/" + version
 	c.config.Proxy = proxyOf(c.config.Proxy)
 	if c.http, err = rest.HTTPClientFor(c.config); err != nil {
@@ -134,6 +143,27 @@ func connect(w Where, block *tree.Value, env []string, version string) (*conn, e
 	return c, nil
 }
 
+// CheckNamespace is the error of a text that no namespace can be called.
+func CheckNamespace(name string) error {
+	if len(validation.IsDNS1123Label(name)) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is no name of a namespace: it has at most 63 small letters, digits and dashes, and no dash at its ends", short(name))
+}
+
+// unreadable is the error of a kubeconfig that cannot be read, without the Go
+// types into which it does not fit.
+func unreadable(err error) error {
+	text := oneLine(err.Error())
+	if m := misfit.FindStringSubmatch(text); m != nil {
+		text = strings.Replace(text, m[0], strings.TrimSpace(m[2]+" is a "+m[1])+", which a kubeconfig does not have there", 1)
+	}
+	return fmt.Errorf("the kubeconfig cannot be read: %s", text)
+}
+
+// misfit is what encoding/json says of a value of another type.
+var misfit = regexp.MustCompile(`json: cannot unmarshal (\w+) into Go (?:struct field \w+\.([\w.]+)|value) of type \S+`)
+
 // proxyOf keeps a proxy that the kubeconfig states, else takes that of the
 // environment, but none for this machine: proxies answer with pages of their own.
 func proxyOf(stated func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
@@ -152,6 +182,8 @@ func proxyOf(stated func(*http.Request) (*url.URL, error)) func(*http.Request) (
 const (
 	answerTimeout = 15 * time.Second
 	answerMost    = 64 << 20
+	// loginFactor times answerTimeout are two minutes.
+	loginFactor = 8
 )
 
 const (
@@ -181,7 +213,7 @@ func (c *conn) get(ctx context.Context, path string, out any) error {
 
 // do sends a request and decodes the answer into out, unless that is nil.
 func (c *conn) do(ctx context.Context, r request, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.patience())
 	defer cancel()
 	resp, err := c.send(ctx, r)
 	if err != nil {
@@ -206,6 +238,15 @@ func (c *conn) do(ctx context.Context, r request, out any) error {
 	return nil
 }
 
+// patience is how long an answer may take: the first one longer, where a person
+// may have to log in before.
+func (c *conn) patience() time.Duration {
+	if c.exec() != nil && !c.answered.Load() {
+		return loginFactor * c.timeout
+	}
+	return c.timeout
+}
+
 // send sends a request. Its answer is one of success.
 func (c *conn) send(ctx context.Context, r request) (*http.Response, error) {
 	var in io.Reader
@@ -228,10 +269,11 @@ func (c *conn) send(ctx context.Context, r request) (*http.Response, error) {
 	if r.body != nil {
 		req.Header.Set("Content-Type", orElse(r.kind, asJSON))
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.round(ctx, req)
 	if err != nil {
 		return nil, c.gone(ctx, err)
 	}
+	c.answered.Store(true)
 	if resp.StatusCode < 300 && !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") {
 		return resp, nil
 	}
@@ -241,6 +283,68 @@ func (c *conn) send(ctx context.Context, r request) (*http.Response, error) {
 		return nil, c.gone(ctx, err)
 	}
 	return nil, c.refused(resp, data)
+}
+
+// round makes the request. A credential plugin of the kubeconfig, which is run
+// when it is first needed, knows nothing of the context's end: it is left behind.
+func (c *conn) round(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if c.exec() == nil {
+		return c.http.Do(req)
+	}
+	type answer struct {
+		resp *http.Response
+		err  error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		resp, err := c.http.Do(req)
+		got <- answer{resp, err}
+	}()
+	select {
+	case a := <-got:
+		return a.resp, a.err
+	case <-ctx.Done():
+		go func() {
+			if a := <-got; a.err == nil {
+				_ = a.resp.Body.Close() // nobody reads it any more
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// exec is the credential plugin of the kubeconfig, nil if there is none.
+func (c *conn) exec() *clientcmdapi.ExecConfig {
+	if c.config == nil {
+		return nil
+	}
+	return c.config.ExecProvider
+}
+
+// plugin is the error of a credential plugin in words, nil if err is another one.
+func (c *conn) plugin(err error) error {
+	_, text, ok := strings.Cut(oneLine(err.Error()), "getting credentials: ")
+	if !ok || c.exec() == nil {
+		return nil
+	}
+	name := c.exec().Command
+	switch {
+	case strings.Contains(text, " not found"):
+		text = "is not in PATH"
+		if hint := oneLine(c.exec().InstallHint); hint != "" {
+			text += ": " + hint
+		}
+	case strings.Contains(text, "decoding stdout"):
+		text = "printed no ExecCredential of the version that the kubeconfig states (" + c.exec().APIVersion + ")"
+	default:
+		if at := strings.LastIndex(text, "failed with exit code"); at >= 0 {
+			text = text[at:]
+		} else {
+			text = "failed: " + text
+		}
+		text += "; what it printed stands above"
+	}
+	return fmt.Errorf("the credential plugin %s of the kubeconfig %s", name, text)
 }
 
 // refused is the error of an answer that is none of success.
@@ -272,13 +376,20 @@ func (c *conn) gone(ctx context.Context, err error) error {
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
+	var op *net.OpError
+	var dns *net.DNSError
+	plugin := c.plugin(err)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
+	case plugin != nil:
+		err = plugin
+	case errors.Is(ctx.Err(), context.DeadlineExceeded) && c.exec() != nil && !c.answered.Load():
+		err = fmt.Errorf("the API server %s did not answer within %s, or the credential plugin %s of the kubeconfig did not: run `kubectl get ns` and try again", c.base, c.patience(), c.exec().Command)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("the API server %s did not answer within %s", c.base, c.timeout)
 	case strings.Contains(err.Error(), "TLS handshake timeout"), strings.Contains(err.Error(), "i/o timeout"):
-		err = fmt.Errorf("the API server %s did not answer: %w", c.base, err)
+		err = fmt.Errorf("the API server %s did not answer: %s", c.base, strings.TrimPrefix(err.Error(), "net/http: "))
 	case errors.As(err, &unknown):
 		err = fmt.Errorf("the API server %s has a certificate of another authority than the kubeconfig's (certificate-authority-data)", c.base)
 	case errors.As(err, &name), errors.As(err, &invalid):
@@ -287,6 +398,15 @@ func (c *conn) gone(ctx context.Context, err error) error {
 		err = fmt.Errorf("%s does not speak TLS: is it the API server?", c.base)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		err = fmt.Errorf("the API server %s closed the connection without an answer", c.base)
+	case errors.As(err, &dns) && dns.IsNotFound:
+		err = fmt.Errorf("the API server %s cannot be asked: no host is called %s", c.base, dns.Name)
+	case errors.As(err, &op): // addresses of sockets and names of system calls say nothing more
+		inner := op.Err
+		var call *os.SyscallError
+		if errors.As(inner, &call) {
+			inner = call.Err
+		}
+		err = fmt.Errorf("the API server %s cannot be asked: %w", c.base, inner)
 	default:
 		err = fmt.Errorf("the API server %s cannot be asked: %w", c.base, err)
 	}

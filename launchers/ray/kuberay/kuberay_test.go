@@ -670,6 +670,20 @@ func TestRules(t *testing.T) {
 		{"the operator's word", relax(`head: spec: containers: [{name: "ray-head", env: [{name: "RAY_enable_autoscaler_v2", value: "1"}]}]`), []string{"GRM8419 kuberay.head"}},
 		{"the operator's word on env", relax(`env: RAY_REDIS_ADDRESS: "redis:6379"`), []string{"GRM8419 kuberay.env"}},
 		{"sidecar", relax(`submissionMode: "SidecarMode", head: spec: restartPolicy: "OnFailure"`), []string{"GRM8407 kuberay.head.spec.restartPolicy"}},
+		{"a name of a container with a typo", relax(`worker: spec: containers: [{name: "ray-worke", resources: limits: cpu: 4}]`), []string{"GRM8411 kuberay.worker.spec.containers[0]"}},
+		{"items of one name", relax(`worker: spec: containers: [{name: "ray-worker", env: [{name: "A", value: "1"}, {name: "A", value: "2"}]}, {name: "ray-worker"}]`), []string{"GRM8411 kuberay.worker.spec.containers[0].env[1]", "GRM8411 kuberay.worker.spec.containers[1]"}},
+		{"mounts of nothing in a template", relax(`volumes: [{name: "m", emptyDir: {}}], worker: spec: containers: [{name: "ray-worker", volumeMounts: [{name: "m", mountPath: "/m"}, {name: "n", mountPath: "/n"}]}]`), []string{"GRM8417 kuberay.worker.spec.containers[0].volumeMounts[1].name"}},
+		{"the image is taken away", relax(`head: spec: containers: [{name: "ray-head", image: null}]`), []string{"GRM8414 kuberay.head.spec.containers"}},
+		{"images of two releases", relax(`worker: spec: containers: [{name: "ray-worker", image: "a/ray:2.59.0"}]`), []string{"GRM8403 kuberay.worker"}},
+		{"names in a template", relax(`head: {metadata: annotations: "a b": "c", spec: {nodeSelector: "": "x", serviceAccountName: "A"}}`), []string{"GRM8417 kuberay.head.metadata.annotations.\"a b\"", "GRM8417 kuberay.head.spec.nodeSelector.\"\"", "GRM8417 kuberay.head.spec.serviceAccountName"}},
+		{"bytes", relax(`head_memory: 64, shm_size: "16"`), []string{"GRM8412 kuberay.head_memory", "GRM8412 kuberay.shm_size"}},
+		{"volumes beside a faulty one", relax(`volumes: [{name: "v", emptyDi: {}}, {name: "w", emptyDir: {}}, {name: "w", emptyDir: {}}], volume_mounts: [{name: "v", mountPath: "/etc/genrm/"}, {name: "x", mountPath: "/x"}]`),
+			[]string{"GRM8411 kuberay.volumes[0].emptyDi", "GRM8417 kuberay.volume_mounts[0].mountPath", "GRM8417 kuberay.volume_mounts[1].name", "GRM8417 kuberay.volumes[2].name"}},
+		{"a token among the variables", relax(`env: HF_TOKEN: "hf_abcdefghijklmnopqrstuvwx"`), []string{"GRM1008 kuberay.env.HF_TOKEN"}},
+		{"a token in a template", relax(`worker: spec: containers: [{name: "ray-worker", env: [{name: "HF_TOKEN", value: "hf_abcdefghijklmnopqrstuvwx"}]}]`), []string{"GRM1008 kuberay.worker.spec.containers.env.value"}},
+		{"no name for an object", strings.Replace(relax(""), `"judged"`, `"Ünï"`, 1), []string{"GRM2004 name"}},
+		{"ends with a dash", strings.Replace(relax(""), `"judged"`, `"j-"`, 1), []string{"GRM8402 name"}},
+		{"an object that is too large", relax(`env: {for i in list.Range(0, 13, 1) {"V\(i)": strings.Repeat("x", 100000)}}`), []string{"GRM8413 relax"}},
 		{"fields of jobs", serve("backoff_limit: 1, suspend: true"), []string{"GRM8405 kuberay.backoff_limit", "GRM8405 kuberay.suspend"}},
 		{"too long", strings.Replace(relax(""), "enable_affinity: false", "enable_affinity: false, wandb_group: strings.Repeat(\"x\", 140000)", 1), []string{"GRM8413 relax"}},
 	} {
@@ -677,6 +691,9 @@ func TestRules(t *testing.T) {
 			src := c.src
 			if strings.Contains(src, "strings.") {
 				src = "import \"strings\"\n" + src
+			}
+			if strings.Contains(src, "list.") {
+				src = "import \"list\"\n" + src
 			}
 			_, l := compile(t, src)
 			var got []string
@@ -706,7 +723,7 @@ func TestDidYouMean(t *testing.T) {
 
 // TestReplaced: the plan tells what a template changes of what is generated.
 func TestReplaced(t *testing.T) {
-	p := accepted(t, relax(`worker_cpus: 8, worker: spec: {volumes: [{name: "shared-mem", emptyDir: {medium: "Memory", sizeLimit: "1Gi"}}], containers: [{name: "ray-worker", image: "site/ray:2.60.1", resources: {limits: cpu: 16, requests: cpu: 16}}]}`))
+	p := accepted(t, relax(`worker_cpus: 8, worker: spec: {volumes: [{name: "shared-mem", emptyDir: {medium: "Memory", sizeLimit: "1Gi"}}], containers: [{name: "ray-worker", image: "site/other:2.60.0", resources: {limits: cpu: 16, requests: cpu: 16}}]}`))
 	var got []string
 	for _, f := range p.Facts {
 		if f.Path == "kuberay.worker" {
@@ -714,7 +731,7 @@ func TestReplaced(t *testing.T) {
 		}
 	}
 	want := []string{
-		"the template replaces spec.containers[ray-worker].image, site/ray:2.60.0, by site/ray:2.60.1",
+		"the template replaces spec.containers[ray-worker].image, site/ray:2.60.0, by site/other:2.60.0",
 		"the template replaces spec.containers[ray-worker].resources.limits.cpu, 8, by 16",
 		"the template replaces spec.containers[ray-worker].resources.requests.cpu, 8, by 16",
 	}

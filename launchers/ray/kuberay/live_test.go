@@ -20,6 +20,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
 
@@ -61,6 +63,10 @@ func TestConnect(t *testing.T) {
 	if c, err = connect(Where{Namespace: "flag"}, nil, env, "v"); err != nil || c.namespace != "flag" {
 		t.Errorf("%+v, %v", c, err)
 	}
+	misfits := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(misfits, []byte("apiVersion: v1\nkind: Config\nclusters: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		where Where
 		env   []string
@@ -69,8 +75,37 @@ func TestConnect(t *testing.T) {
 		{Where{Context: "other"}, env, `has no context "other": it has c`},
 		{Where{}, []string{"HOME=" + t.TempDir()}, "no cluster is known"},
 		{Where{Kubeconfig: "/nowhere/config"}, env, "/nowhere/config"},
+		{Where{Namespace: "Bad Ns"}, env, `"Bad Ns" is no name of a namespace`},
+		{Where{Kubeconfig: misfits}, nil, "clusters is a number, which a kubeconfig does not have there"},
 	} {
 		if _, err := connect(c.where, nil, c.env, "v"); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}
+
+// TestPlugin: what a credential plugin does is told in the kubeconfig's words, and
+// one that does not end is not waited for.
+func TestPlugin(t *testing.T) {
+	for _, c := range []struct{ name, script, want string }{
+		{"/nowhere/plugin", "", "the credential plugin /nowhere/plugin of the kubeconfig"},
+		{"nowhere-plugin", "", "the credential plugin nowhere-plugin of the kubeconfig is not in PATH: install it by hand"},
+		{"sh", "exit 3", "the credential plugin sh of the kubeconfig failed with exit code 3"},
+		{"sh", "echo hi", "the credential plugin sh of the kubeconfig printed no ExecCredential"},
+		{"sh", "exec sleep 5", "or the credential plugin sh of the kubeconfig did not"},
+	} {
+		conn := dial(t, func(http.ResponseWriter, *http.Request) { t.Error("asked without credentials") })
+		conn.config.BearerToken, conn.config.BearerTokenFile = "", ""
+		conn.config.ExecProvider = &clientcmdapi.ExecConfig{Command: c.name, Args: []string{"-c", c.script}, APIVersion: "client.authentication.k8s.io/v1", InstallHint: "install it\nby hand", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}
+		var err error
+		if conn.http, err = rest.HTTPClientFor(conn.config); err != nil {
+			t.Fatal(err)
+		}
+		conn.timeout = 100 * time.Millisecond
+		if c.script != "exec sleep 5" {
+			conn.timeout = time.Minute
+		}
+		if err := conn.get(context.Background(), "/x", nil); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "Go ") || !again(err) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
@@ -153,6 +188,12 @@ func TestUnknownFields(t *testing.T) {
 	want := []string{"list[1].x", "map.k.w", "z"}
 	if got := s.unknown(v, ""); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+	for text, want := range map[string]bool{`{"properties": {"spec": {"properties": {"submissionMode": {}}}}}`: false, `{"properties": {"spec": {"properties": {"submissionMode": {}, "deletionStrategy": {}}}}}`: true, `{}`: true} {
+		var s schema
+		if err := json.Unmarshal([]byte(text), &s); err != nil || s.knowsSidecar() != want {
+			t.Errorf("%s: %v, %v", text, s.knowsSidecar(), err)
+		}
 	}
 	for field, want := range map[string]string{"preRunningDeadlineSeconds": "1.6", "rayClusterSpec.workerGroupSpecs[0].labels": "1.5", "rayClusterSpec.workerGroupSpecs[0].template.spec.x": "", "spec.rayClusterConfig.authOptions.secretName": "1.6"} {
 		if got := release(field); got != want {

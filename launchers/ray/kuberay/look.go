@@ -173,7 +173,18 @@ func (l *look) schema(ctx context.Context) (diag.List, error) {
 		}
 		found.Add(l.p.Finding("GRM8423", diag.Error, source(l.p, field), "the cluster's KubeRay does not know "+field, detail, remedy))
 	}
+	if j := l.objects.RayJob; j != nil && j.Spec.SubmissionMode == rayv1.SidecarMode && !root.knowsSidecar() {
+		found.Add(l.p.Finding("GRM8423", diag.Error, "kuberay.submissionMode", "the cluster's KubeRay does not know SidecarMode",
+			"Its definition of RayJob takes any text for submissionMode, and the operator would wait for ever for somebody to submit the job.", "use KubeRay 1.5 or later in the cluster, or leave submissionMode out"))
+	}
 	return found, nil
+}
+
+// knowsSidecar tells by a field that came with the same release, 1.5: the mode
+// itself is any text in all of them.
+func (s *schema) knowsSidecar() bool {
+	spec := s.Properties["spec"]
+	return spec == nil || len(spec.Properties) == 0 || spec.Properties["deletionStrategy"] != nil
 }
 
 // schema is what is needed of an OpenAPI schema.

@@ -714,7 +714,9 @@ func List(ctx context.Context, w Where, env []string, version string) ([]Found, 
 	}
 	for _, err := range errs {
 		switch {
-		case status(err) == http.StatusNotFound, status(err) == http.StatusForbidden:
+		case status(err) == http.StatusNotFound:
+			refused = fmt.Errorf("KubeRay is not installed in the cluster: the API server %s knows no ray.io objects", c.base)
+		case status(err) == http.StatusForbidden:
 			refused = err
 		case err != nil:
 			return nil, err

@@ -47,6 +47,9 @@ func (b *builder) template(field string, generated corev1.PodTemplateSpec) corev
 		slices.SortStableFunc(merged.Spec.Containers, func(x, y corev1.Container) int { return first(x) - first(y) })
 	}
 	b.contradictions(field, user, generated, merged)
+	if len(b.found) == before {
+		b.incomplete(field, user, generated, merged)
+	}
 	if len(b.found) > before {
 		return generated
 	}
@@ -76,7 +79,14 @@ func (b *builder) unnamed(spec *tree.Value, container, path string) {
 		if v == nil || v.Kind != tree.List {
 			return
 		}
+		seen := map[string]bool{}
 		for i, x := range v.Items {
+			if k := x.Field(key); k.OK() && x.Field("$patch") == nil {
+				if seen[k.Text] {
+					b.add("GRM8411", diag.Error, tree.Index(path, i), fmt.Sprintf("a second item has the %s %s", key, short(k.JSON())), "Templates are merged item by item, and what one of the two says would be lost.", "write it once")
+				}
+				seen[k.Text] = true
+			}
 			if x.OK() && x.Kind == tree.Struct && x.Field(key) == nil && x.Field("$patch") == nil {
 				b.add("GRM8411", diag.Error, tree.Index(path, i), "this item has no "+key, "Templates are merged item by item, and the "+key+" says which is which.", fmt.Sprintf("add %s: %s", key, example))
 			}
@@ -134,6 +144,9 @@ func (b *builder) contradictions(field string, user *tree.Value, generated, merg
 		return
 	}
 	c, own := merged.Spec.Containers[0], generated.Spec.Containers[0]
+	if c.Image == "" && own.Image != "" {
+		add(containers, "the template takes the image of "+name+" away", "Kubernetes starts no container without one.", "leave image out: it is that of kuberay.image")
+	}
 	limits := containers
 	if items := user.Lookup("spec", "containers"); items.OK() {
 		for i, x := range items.Items {
@@ -174,6 +187,57 @@ func (b *builder) contradictions(field string, user *tree.Value, generated, merg
 		add(path+".spec.restartPolicy", fmt.Sprintf("restartPolicy %s for a worker", merged.Spec.RestartPolicy),
 			"A worker's `ray start` ends with 0 when the head goes away; only Always starts it again, and with Never the operator makes a new pod.", "write Always or Never, or leave it out")
 	}
+}
+
+// incomplete reports what a merged template names and does not have: Kubernetes
+// takes the object of KubeRay with it, and refuses each pod.
+func (b *builder) incomplete(field string, user *tree.Value, generated, merged corev1.PodTemplateSpec) {
+	path := "kuberay." + field + ".spec"
+	ours := generated.Spec.Containers[0]
+	var volumes []string
+	for _, v := range merged.Spec.Volumes {
+		volumes = append(volumes, v.Name)
+	}
+	each := func(kind string, containers []corev1.Container) {
+		items := user.Lookup("spec", kind)
+		for _, c := range containers {
+			at, item := path+"."+kind, (*tree.Value)(nil)
+			if items.OK() && items.Kind == tree.List {
+				for i, x := range items.Items {
+					if n, _ := x.Field("name").AsString(); n == c.Name {
+						at, item = tree.Index(path+"."+kind, i), x
+					}
+				}
+			}
+			if c.Name != ours.Name && c.Image == "" {
+				remedy := diag.DidYouMean(c.Name, []string{ours.Name})
+				if remedy == "" {
+					remedy = fmt.Sprintf("add image: \"REGISTRY/NAME:TAG\"; the container of Ray is %s", ours.Name)
+				}
+				b.add("GRM8411", diag.Error, at, fmt.Sprintf("the container %s has no image", c.Name), "It is one beside that of Ray, and Kubernetes starts no container without an image.", remedy)
+			}
+			for _, m := range c.VolumeMounts {
+				if slices.Contains(volumes, m.Name) || c.Name == ours.Name && slices.ContainsFunc(b.mounts, func(x corev1.VolumeMount) bool { return x.Name == m.Name }) {
+					continue // or reported with kuberay.volume_mounts
+				}
+				where := at
+				if list := item.Field("volumeMounts"); list.OK() && list.Kind == tree.List {
+					for i, x := range list.Items {
+						if n, _ := x.Field("name").AsString(); n == m.Name {
+							where = tree.Join(tree.Index(at+".volumeMounts", i), "name")
+						}
+					}
+				}
+				remedy := diag.DidYouMean(m.Name, volumes)
+				if remedy == "" {
+					remedy = "add it to the template's volumes, or to kuberay.volumes"
+				}
+				b.add("GRM8417", diag.Error, where, fmt.Sprintf("no volume is called %s", m.Name), "A mount names one of the pod's volumes.", remedy)
+			}
+		}
+	}
+	each("containers", merged.Spec.Containers)
+	each("initContainers", merged.Spec.InitContainers)
 }
 
 // replaced says what of the generated template the user's replaces or removes:
