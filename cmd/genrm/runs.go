@@ -344,7 +344,7 @@ type stopCmd struct {
 }
 
 func (stopCmd) Help() string {
-	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. An ended run stays as it is.
+	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. An ended run stays as it is. On a cluster it is the job, the application or the object that is ended, and its end that is waited for.
 
 Examples:
 
