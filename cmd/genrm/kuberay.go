@@ -464,7 +464,7 @@ func (c *endpointCmd) kuberay(a *app, run *rundir.Run) error {
 	case err != nil:
 		return err
 	case st.State.Ended():
-		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
+		return fmt.Errorf("%s has no endpoints any more: %s", run.ID, stateText(st))
 	case st.Workload != string(plan.Serve):
 		return fmt.Errorf("%s is a %s run: its judges are asked by its driver", run.ID, st.Workload)
 	}

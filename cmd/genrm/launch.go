@@ -26,7 +26,7 @@ type launchCmd struct {
 	Detach      bool   `short:"d" help:"Target local: leave the run to its supervisor and return."`
 	Wait        bool   `help:"Target local with --detach: return only when the judges are ready, or the driver has ended. Target slurm: follow the job to its end. Targets ray and kuberay: that, with what the driver prints; of judges, until they are ready."`
 	Follow      bool   `short:"f" help:"Show what the processes print, too."`
-	DryRun      dryRun `help:"Check this machine and show what would be started; start and write nothing. Target kuberay: print the objects; --dry-run=server asks the API server whether it would take them."`
+	DryRun      dryRun `help:"Check this machine and show what would be started; start and write nothing. Targets ray and kuberay: print what would be sent, and ask nobody; --dry-run=server asks the API server whether it would take them."`
 	TestOnly    bool   `help:"Target slurm: ask the scheduler whether and when the job would start; submit nothing."`
 	NodeBinary  string `placeholder:"FILE" help:"Target slurm: genrm for the nodes, where their processors differ from this machine's. Default: this one."`
 	SkipRefused bool   `help:"Launch the accepted experiments of a sweep although others are refused."`
@@ -67,6 +67,7 @@ Examples:
   genrm launch examples/serve-two-vllm --target local --rehearse
   genrm launch examples/serve-two-vllm --target local --rehearse --dry-run
   genrm launch train.cue --target slurm --judges judges.cue --wait
+  genrm launch train.cue --target ray --address http://ray-head:8265 --wait
 
 Exit status: 1 errors in the input; 3 the machine lacks something, or a judge failed; that of the driver, 128+n if signal n killed it; 128+n after signal n here; 0 a run without a driver was stopped.`
 }

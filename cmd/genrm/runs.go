@@ -292,7 +292,7 @@ func (c *endpointCmd) Run(a *app) error {
 	if st, err := run.Status(); err != nil {
 		return err
 	} else if st.State.Ended() {
-		return fmt.Errorf("%s has no endpoints any more: it is %s", run.ID, st.State)
+		return fmt.Errorf("%s has no endpoints any more: %s", run.ID, stateText(st))
 	}
 	if onRayServe(run) {
 		return c.rayServe(a, run)

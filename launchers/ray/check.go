@@ -90,6 +90,11 @@ func jobFields(s *tree.Value, p *plan.Plan, l *diag.List) {
 	}
 	if m := s.Field("metadata"); m.OK() {
 		for _, f := range m.Fields {
+			if f.Value.Kind == tree.String && Secret(f.Name, f.Value.Text) {
+				d := p.Finding("GRM8304", diag.Error, tree.Join("ray.metadata", f.Name), "a secret in metadata", "Ray keeps metadata with the job and shows it in its dashboard.", "remove it")
+				d.Secret = true
+				l.Add(d)
+			}
 			if slices.Contains(metaOwn, f.Name) {
 				l.Add(p.Finding("GRM8311", diag.Error, tree.Join("ray.metadata", f.Name), f.Name+" is written by genrm", "It finds a run and tells whose it is, from any machine.", "use another name"))
 			}
@@ -180,6 +185,30 @@ func runtimeEnv(p *plan.Plan, s *tree.Value, l *diag.List) {
 	}
 	if env.Field("pip").OK() && env.Field("conda").OK() {
 		l.Add(p.Finding("GRM8307", diag.Error, "ray.runtime_env.conda", "runtime_env has both pip and conda", "Ray refuses the pair.", "list pip packages within conda's dependencies"))
+	}
+	for _, want := range []struct {
+		field, what string
+		kinds       []tree.Kind
+	}{
+		{"env_vars", "a struct of strings", []tree.Kind{tree.Struct}},
+		{"config", "a struct", []tree.Kind{tree.Struct}},
+		{"working_dir", "a string", []tree.Kind{tree.String}},
+		{"py_modules", "a list of strings", []tree.Kind{tree.List}},
+		{"excludes", "a list of strings", []tree.Kind{tree.List}},
+		{"pip", "a list of packages, a struct, or the path of a requirements file", []tree.Kind{tree.List, tree.Struct, tree.String}},
+	} {
+		v := env.Field(want.field)
+		switch {
+		case !v.OK(), v.Kind == tree.Null:
+		case !slices.Contains(want.kinds, v.Kind):
+			l.Add(p.Finding("GRM8305", diag.Error, "ray.runtime_env."+want.field, want.field+" is "+v.Kind.String()+", not "+want.what, "Ray refuses it when the job starts.", "write "+want.what))
+		case v.Kind == tree.List && want.what == "a list of strings":
+			for i, e := range v.Items {
+				if e.OK() && e.Kind != tree.String {
+					l.Add(p.Finding("GRM8305", diag.Error, fmt.Sprintf("ray.runtime_env.%s[%d]", want.field, i), want.field+" holds "+e.Kind.String()+", and wants strings", "Ray refuses it when the job starts.", fmt.Sprintf("write %q", e.Text)))
+				}
+			}
+		}
 	}
 	vars := env.Field("env_vars")
 	if !vars.OK() || vars.Kind != tree.Struct {

@@ -293,6 +293,7 @@ func TestUploads(t *testing.T) {
 		{`{"runtime_env": {"working_dir": "s3://b/c.zip", "py_modules": ["lib/mod", "s3://b/d.zip"]}}`, `map[py_modules:[W s3://b/d.zip] working_dir:s3://b/c.zip]`, ""},
 		{`{"runtime_env": {"py_modules": ["lib/mod/b.py"]}}`, "", "ray.runtime_env.py_modules[0] GRM8325"},
 		{`{"working_dir": "/no/such"}`, "", "ray.working_dir GRM8325"},
+		{`{"working_dir": "s3://b/c.zip"}`, "", "ray.working_dir GRM8325"},
 		{`{"working_dir": ""}`, "", "ray.working_dir GRM8325"},
 	} {
 		p := &plan.Plan{Workload: plan.Relax, Launch: plan.Launch{Argv: []plan.Arg{"a"}}}

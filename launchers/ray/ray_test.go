@@ -210,7 +210,10 @@ func TestJobFields(t *testing.T) {
 		`{"entrypoint_num_cpus": 1.5, "entrypoint_num_gpus": 0.5, "entrypoint_resources": {"a": 1.5, "b": 0, "accelerator_type:H100": 0.001}, "metadata": {"a": "b"}}`: "",
 		`{"entrypoint_resources": {"CPU": 1, "GPU": 0, "memory": 5, "object_store_memory": 5, "cpu": 1}}`:                                                              "GRM8310 GRM8310 GRM8310 GRM8310",
 		`{"entrypoint_num_cpus": 0.00001, "entrypoint_num_gpus": 1.5, "entrypoint_resources": {"a": 0.00001}}`:                                                         "GRM8310 GRM8310 GRM8310",
-		`{"metadata": {"genrm_run_id": "x", "genrm_else": "y"}}`:                                                                                                       "GRM8311",
+		`{"runtime_env": {"env_vars": ["a"], "excludes": 5, "pip": 5, "py_modules": ["a", 1], "working_dir": [], "config": "x", "own": 5}}`:                            "GRM8305 GRM8305 GRM8305 GRM8305 GRM8305 GRM8305",
+		`{"runtime_env": {"env_vars": {"A": "b"}, "excludes": ["a"], "pip": "requirements.txt", "config": {"setup_timeout_seconds": 5}}}`:                              "",
+		`{"metadata": {"token": "abc"}}`:                         "GRM8304",
+		`{"metadata": {"genrm_run_id": "x", "genrm_else": "y"}}`: "GRM8311",
 	} {
 		p := &plan.Plan{Workload: plan.Relax}
 		p.Settings.Set("ray", block(t, text))

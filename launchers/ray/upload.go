@@ -64,6 +64,10 @@ func uploads(ctx context.Context, p *plan.Plan, workDir string, others []*Prepar
 			l.Add(p.Finding("GRM8325", diag.Error, field, "an empty path names no folder", "", `write "." for the folder in which genrm is run, or remove the field`))
 			return nil
 		}
+		if field == "ray.working_dir" && strings.Contains(dir, "://") {
+			l.Add(p.Finding("GRM8325", diag.Error, field, "ray.working_dir is a URI, and names a folder of this machine", "What lies elsewhere is fetched by the nodes, not uploaded.", fmt.Sprintf("write ray: runtime_env: working_dir: %q", dir)))
+			return nil
+		}
 		path := dir
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(workDir, path)

@@ -3,6 +3,7 @@ package kuberay
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -21,6 +22,10 @@ func (s *Session) Front(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if len(e.Instances) == 0 {
+		return "", fmt.Errorf("%s has no judges", s.object)
+	}
+	app := strings.TrimPrefix(e.Instances[0].Value.URL, s.object.URL())
 	service, port := s.object.ServeService()
 	base, transport, err := s.ServiceProxy(service, port)
 	if err != nil {
@@ -50,5 +55,5 @@ func (s *Session) Front(ctx context.Context) (string, error) {
 	})}
 	go func() { _ = server.Serve(l) }() // its error is that it was closed
 	context.AfterFunc(ctx, func() { _ = server.Close() })
-	return "http://" + l.Addr().String() + secret + strings.TrimPrefix(e.Gateway.URL, s.object.URL()), nil
+	return "http://" + l.Addr().String() + secret + app, nil
 }

@@ -771,7 +771,6 @@ func (s *Session) Endpoints(ctx context.Context) (*rundir.Endpoints, error) {
 	e := &rundir.Endpoints{RunID: s.run.ID}
 	for _, app := range config.Applications {
 		base := s.object.URL() + strings.TrimRight(app.Route, "/")
-		e.Gateway.URL = base
 		for _, m := range app.Args.Models {
 			e.Instances.Set(m.Loading.ID, rundir.Endpoint{URL: base, Model: m.Loading.ID, Engine: "vllm"})
 		}
