@@ -239,9 +239,14 @@ func (c *listCmd) Run(a *app) error {
 		return err
 	}
 	reports := []report{}
+	said := map[string]bool{}
 	for _, r := range runs {
 		st, err := a.runStatus(r)
 		if err != nil { // one cluster that does not answer hides no run
+			if text := err.Error(); !said[text] && a.ctx.Err() == nil {
+				said[text] = true
+				fmt.Fprintf(a.stderr, "genrm: note: %s; what was seen last of %s is shown\n", text, r.ID)
+			}
 			if st, err = r.Status(); err != nil {
 				return err
 			}
