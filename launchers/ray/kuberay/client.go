@@ -204,6 +204,7 @@ type request struct {
 	kind   string // of the body; asJSON if empty
 	body   any
 	warn   func(string) // is given each warning of the server
+	made   *bool        // is told whether it made the object (201)
 }
 
 // get reads the object at a path.
@@ -228,6 +229,9 @@ func (c *conn) do(ctx context.Context, r request, out any) error {
 		if text := warning(w); text != "" && r.warn != nil {
 			r.warn(text)
 		}
+	}
+	if r.made != nil {
+		*r.made = resp.StatusCode == http.StatusCreated
 	}
 	if out == nil {
 		return nil
@@ -469,11 +473,12 @@ func (c *conn) path(o client.Object) string {
 }
 
 // apply sends an object by server-side apply, which makes it or changes it. It
-// never takes a field from another manager. dry only asks.
-func (c *conn) apply(ctx context.Context, o client.Object, dry bool, warn func(string)) (client.Object, error) {
+// never takes a field from another manager. dry only asks. made is false if the
+// object was there before, and it is not this call that had made it.
+func (c *conn) apply(ctx context.Context, o client.Object, dry bool, warn func(string)) (got client.Object, made bool, err error) {
 	m, err := Unstructured(o)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	q := url.Values{"fieldManager": {Manager}, "fieldValidation": {"Strict"}, "force": {"false"}}
 	if dry {
@@ -481,16 +486,16 @@ func (c *conn) apply(ctx context.Context, o client.Object, dry bool, warn func(s
 	}
 	out := new(metav1.PartialObjectMetadata)
 	for i := 0; ; i++ {
-		err := c.do(ctx, request{method: http.MethodPatch, path: c.path(o), query: q, kind: asApply, accept: asMetadata, body: m.Object, warn: warn}, out)
+		err := c.do(ctx, request{method: http.MethodPatch, path: c.path(o), query: q, kind: asApply, accept: asMetadata, body: m.Object, warn: warn, made: &made}, out)
 		if err == nil {
-			return out, nil
+			return out, made || i > 0, nil
 		}
 		if i == len(retries) || !again(err) || ctx.Err() != nil {
-			return nil, err
+			return nil, false, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, false, err
 		case <-time.After(retries[i]):
 		}
 	}

@@ -101,7 +101,7 @@ func (p *Prepared) Check(ctx context.Context) (diag.List, error) {
 	}
 	warned := map[string]bool{}
 	for _, x := range p.Objects.All() {
-		_, err := p.c.apply(ctx, x, true, func(text string) {
+		_, _, err := p.c.apply(ctx, x, true, func(text string) {
 			if !warned[text] {
 				warned[text] = true
 				found.Add(p.o.Plan.Finding("GRM8435", diag.Warning, "kuberay", "the API server warns: "+text, "It is about "+name(x)+".", "follow it, or leave it: the object is taken as it is"))
@@ -187,12 +187,13 @@ func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, object *Object,
 	made := false // the config map, by this launch
 	if m := p.Objects.ConfigMap; m != nil {
 		had := p.c.do(ctx, request{method: http.MethodGet, path: p.c.path(m), accept: asMetadata}, nil)
-		_, err = p.c.apply(ctx, m, false, nil)
+		_, _, err = p.c.apply(ctx, m, false, nil)
 		made = err == nil && status(had) == http.StatusNotFound
 	}
 	var got client.Object
+	first := false // the object was not there
 	if err == nil {
-		got, err = p.c.apply(ctx, main, false, nil)
+		got, first, err = p.c.apply(ctx, main, false, nil)
 	}
 	switch {
 	case err == nil:
@@ -205,6 +206,9 @@ func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, object *Object,
 		}
 		return nil, nil, refused, errors.Join(e, run.Remove())
 	}
+	if !first && !p.o.Replace { // Check saw none: server-side apply cannot ask to make one only
+		found.Add(p.o.Plan.Finding("GRM8432", diag.Warning, "name", name(main)+" was made by another launch at the same moment", "It is this run's now, as --replace would have made it; the other run has ended.", "genrm list --namespace "+p.c.namespace+" shows whose is there"))
+	}
 	now := time.Now().UTC()
 	object.UID, object.Applied = string(got.GetUID()), &now
 	if err = run.Write(ObjectFile, object); err != nil {
@@ -214,7 +218,7 @@ func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, object *Object,
 		gvk := main.GetObjectKind().GroupVersionKind()
 		owned := m.DeepCopy()
 		owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: main.GetName(), UID: got.GetUID()}}
-		if _, err := p.c.apply(ctx, owned, false, nil); err != nil {
+		if _, _, err := p.c.apply(ctx, owned, false, nil); err != nil {
 			found.Add(p.o.Plan.Finding("GRM8436", diag.Warning, "kuberay", fmt.Sprintf("%s stays when the run is removed", name(m)), "It could not be put below "+name(main)+": "+err.Error()+".", "kubectl -n "+p.c.namespace+" delete configmap "+m.Name+", after the run"))
 		}
 	}

@@ -568,7 +568,10 @@ func TestApplyAgain(t *testing.T) {
 			})
 			o := &rayv1.RayJob{TypeMeta: metav1.TypeMeta{APIVersion: "ray.io/v1", Kind: "RayJob"}}
 			o.Name = "j"
-			got, err := conn.apply(context.Background(), o, false, nil)
+			got, made, err := conn.apply(context.Background(), o, false, nil)
+			if made != (err == nil && c.asked > 1) { // 200 says that it was there, unless an answer was lost before
+				t.Errorf("made: %t", made)
+			}
 			if (err != nil) != c.fails || err == nil && got.GetUID() != "u" || len(bodies) != c.asked {
 				t.Errorf("%v, %v after %d requests", got, err, len(bodies))
 			}
