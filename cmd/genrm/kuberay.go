@@ -79,38 +79,10 @@ func (c *launchCmd) kuberay(a *app, p *plan.Plan) error {
 		return nil
 	}
 	run, object, found, err := prepared.Launch(a.ctx)
-	if e := a.print(found); e != nil {
-		return errors.Join(e, err)
+	if err := a.sent(run, known, root, found, err); err != nil {
+		return err
 	}
-	if run != nil {
-		if err := run.Link(known); err != nil {
-			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
-		}
-	}
-	switch {
-	case err != nil:
-		return targetError{err}
-	case found.HasErrors():
-		return exitStatus(exitTarget)
-	}
-	out := a.stdout
-	if c.Output == "json" {
-		out = a.stderr // the result is what is on stdout
-	}
-	if c.Wait || c.Follow || c.Output != "json" {
-		fmt.Fprintf(out, "%s, run %s in %s\n", object, run.ID, relative(run.Dir))
-	}
-	if c.Wait || c.Follow {
-		return c.followKube(a, run, out)
-	}
-	if c.Output == "json" {
-		st, err := a.runStatus(run)
-		if err != nil {
-			return err
-		}
-		return printJSON(a.stdout, report{st, run.Dir})
-	}
-	return nil
+	return c.launched(a, run, object.String(), func(out io.Writer) error { return c.followKube(a, run, out) })
 }
 
 // manifests prints the objects of a run that is not made.
@@ -338,13 +310,7 @@ func (c *launchCmd) endKube(a *app, run *rundir.Run, st *rundir.Status, logged <
 			fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(st.Reason, "\n", "\n  "))
 		}
 	}
-	switch {
-	case st.ExitCode != nil && *st.ExitCode != 0:
-		return exitStatus(*st.ExitCode)
-	case st.ExitCode == nil:
-		return exitStatus(exitTarget)
-	}
-	return nil
+	return outcome(st)
 }
 
 // readyKube shows where judges are asked.
@@ -362,28 +328,16 @@ func (c *launchCmd) readyKube(a *app, run *rundir.Run, s *kuberay.Session, st *r
 
 // kubeStatus is how a run on Kubernetes is.
 func (a *app) kubeStatus(run *rundir.Run) (*rundir.Status, error) {
-	if st, err := run.Status(); err != nil || st.State.Told() {
-		return st, err // it needs no cluster
-	}
-	s, err := kuberay.Open(run, a.where, a.env, version())
-	if err != nil {
-		return nil, targetError{err}
-	}
-	if err := a.away[s.Server()]; err != nil {
-		return nil, targetError{err}
-	}
-	st, err := s.Status(a.ctx)
-	var gone *kuberay.Unreachable
-	if errors.As(err, &gone) {
-		if a.away == nil {
-			a.away = map[string]error{}
+	return a.clusterStatus(run, func() (session, string, error) {
+		s, err := kuberay.Open(run, a.where, a.env, version())
+		if err != nil {
+			return nil, "", err
 		}
-		a.away[s.Server()] = err
-	}
-	if err != nil {
-		return nil, targetError{err}
-	}
-	return st, nil
+		return s, s.Server(), nil
+	}, func(err error) bool {
+		var gone *kuberay.Unreachable
+		return errors.As(err, &gone)
+	})
 }
 
 func (a *app) stopKube(run *rundir.Run, st *rundir.Status, quiet bool, out io.Writer) error {

@@ -156,19 +156,8 @@ func (c *launchCmd) prepareRay(a *app, plans []*plan.Plan) (out []*ray.Prepared,
 // launchRay submits one job and says so.
 func (c *launchCmd) launchRay(a *app, p *ray.Prepared, at rayRoots, out io.Writer) (*rundir.Run, error) {
 	run, job, found, err := p.Launch(a.ctx)
-	if e := a.print(found); e != nil {
-		return run, errors.Join(e, err)
-	}
-	if run != nil {
-		if err := run.Link(at.known); err != nil {
-			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", at.root, err)
-		}
-	}
-	switch {
-	case err != nil:
-		return run, targetError{err}
-	case found.HasErrors():
-		return run, exitStatus(exitTarget)
+	if err := a.sent(run, at.known, at.root, found, err); err != nil {
+		return run, err
 	}
 	for _, u := range job.Uploads {
 		what := "uploaded"
@@ -324,13 +313,7 @@ func (c *launchCmd) followRay(a *app, run *rundir.Run, out io.Writer) error {
 			fmt.Fprintf(out, "  %s\n", st.Reason)
 		}
 	}
-	switch {
-	case st.ExitCode != nil && *st.ExitCode != 0:
-		return exitStatus(*st.ExitCode)
-	case st.ExitCode == nil:
-		return exitStatus(exitTarget)
-	}
-	return nil
+	return outcome(st)
 }
 
 // pending says what a job waits for until Ray has started it.
@@ -395,26 +378,18 @@ func (a *app) awaitEnd(ctx context.Context, s *ray.Session, signals <-chan os.Si
 
 // rayStatus is how a run on Ray is.
 func (a *app) rayStatus(run *rundir.Run) (*rundir.Status, error) {
-	if st, err := run.Status(); err != nil || st.State.Told() {
-		return st, err // it needs no cluster, and no token
-	}
-	s, err := ray.Open(run, a.address, a.env, version())
-	if err != nil {
-		return nil, targetError{err}
-	}
-	if err := a.away[s.Address()]; err != nil {
-		return nil, targetError{err}
-	}
-	st, err := s.Status(a.ctx)
-	if err != nil {
-		if a.away == nil {
-			a.away = map[string]error{}
+	return a.clusterStatus(run, func() (session, string, error) {
+		s, err := ray.Open(run, a.address, a.env, version())
+		if err != nil {
+			return nil, "", err
 		}
-		a.away[s.Address()] = err
-		return nil, targetError{err}
-	}
-	return st, nil
+		return s, s.Address(), nil
+	}, anyError)
 }
+
+// anyError takes every failure of a dashboard for one that the next run would
+// meet, too.
+func anyError(error) bool { return true }
 
 // stopGrace is how long a Ray job may take to end.
 const stopGrace = 3 * time.Minute

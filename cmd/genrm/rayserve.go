@@ -62,38 +62,10 @@ func (c *launchCmd) rayServe(a *app, p *plan.Plan) error {
 		return usagef("%v", err)
 	}
 	run, serving, found, err := ray.LaunchServe(a.ctx, ray.Options{Plan: p, Address: address, Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Replace: c.Replace})
-	if e := a.print(found); e != nil {
-		return errors.Join(e, err)
+	if err := a.sent(run, known, root, found, err); err != nil {
+		return err
 	}
-	if run != nil {
-		if err := run.Link(known); err != nil {
-			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
-		}
-	}
-	switch {
-	case err != nil:
-		return targetError{err}
-	case found.HasErrors():
-		return exitStatus(exitTarget)
-	}
-	out := a.stdout
-	if c.Output == "json" {
-		out = a.stderr // the result is what is on stdout
-	}
-	if c.Wait || c.Output != "json" {
-		fmt.Fprintf(out, "application %s, run %s in %s\n", serving.Application, run.ID, relative(run.Dir))
-	}
-	if c.Wait {
-		return c.awaitServe(a, run, out)
-	}
-	if c.Output == "json" {
-		st, err := a.runStatus(run)
-		if err != nil {
-			return err
-		}
-		return printJSON(a.stdout, report{st, run.Dir})
-	}
-	return nil
+	return c.launched(a, run, "application "+serving.Application, func(out io.Writer) error { return c.awaitServe(a, run, out) })
 }
 
 // awaitServe shows how an application gets on until it is ready, has failed, or
@@ -197,25 +169,13 @@ func servingDetail(p rundir.Process) string {
 
 // serveStatus is how a run on Ray Serve is.
 func (a *app) serveStatus(run *rundir.Run) (*rundir.Status, error) {
-	if st, err := run.Status(); err != nil || st.State.Told() {
-		return st, err // it needs no cluster, and no token
-	}
-	s, err := ray.OpenServe(run, a.address, a.env, version())
-	if err != nil {
-		return nil, targetError{err}
-	}
-	if err := a.away[s.Address()]; err != nil {
-		return nil, targetError{err}
-	}
-	st, err := s.Status(a.ctx)
-	if err != nil {
-		if a.away == nil {
-			a.away = map[string]error{}
+	return a.clusterStatus(run, func() (session, string, error) {
+		s, err := ray.OpenServe(run, a.address, a.env, version())
+		if err != nil {
+			return nil, "", err
 		}
-		a.away[s.Address()] = err
-		return nil, targetError{err}
-	}
-	return st, nil
+		return s, s.Address(), nil
+	}, anyError)
 }
 
 // stopServe removes the application of a run; also one that has failed, since

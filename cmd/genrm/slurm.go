@@ -265,13 +265,7 @@ func (c *launchCmd) followJob(a *app, run *rundir.Run, job *slurm.Job) error {
 					return err
 				}
 			}
-			switch {
-			case st.ExitCode != nil && *st.ExitCode != 0:
-				return exitStatus(*st.ExitCode)
-			case st.ExitCode == nil:
-				return exitStatus(exitTarget)
-			}
-			return nil
+			return outcome(st)
 		}
 		select {
 		case sig := <-signals:

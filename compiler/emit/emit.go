@@ -192,8 +192,7 @@ func placeholders(pr Process) []string {
 
 // writer builds one script.
 type writer struct {
-	secrets []string // assignments, in order
-	known   map[string]shell.Expr
+	secrets shell.Secrets
 	needs   []need // variables that the caller sets, in order
 	here    bool   // the script refers to its own folder
 }
@@ -205,7 +204,7 @@ type need struct{ name, meaning string }
 // exported: a failing "cat" then ends the script, which it would not from inside
 // the arguments of a command.
 func script(p *plan.Plan, pr Process, hash string) ([]byte, error) {
-	w := &writer{known: map[string]shell.Expr{}}
+	w := &writer{}
 	var env, argv []string
 	if len(pr.GPUs) > 0 && pr.Node >= 0 {
 		var ids []string
@@ -219,7 +218,7 @@ func script(p *plan.Plan, pr Process, hash string) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("environment variable %s: %w", e.Key, err)
 		}
-		if !envName.MatchString(e.Key) {
+		if !shell.IsName(e.Key) {
 			return nil, fmt.Errorf("%q is no name of an environment variable", e.Key)
 		}
 		env = append(env, "export "+e.Key+"="+word)
@@ -251,7 +250,7 @@ func script(p *plan.Plan, pr Process, hash string) ([]byte, error) {
 			line("%s", strings.Join(lines, "\n"))
 		}
 	}
-	section("Secrets, by reference.", w.secrets)
+	section("Secrets, by reference.", w.secrets.Reads)
 	section("Environment.", env)
 	if pr.WorkDir != "" {
 		q, err := shell.Quote(pr.WorkDir)
@@ -267,8 +266,6 @@ func script(p *plan.Plan, pr Process, hash string) ([]byte, error) {
 	}
 	return []byte(b.String()), nil
 }
-
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -298,46 +295,19 @@ func Lines(argv []plan.Arg, words []string) []string {
 func (w *writer) value(v plan.EnvValue) (string, error) {
 	switch {
 	case v.SecretEnv != "":
-		e, err := w.secret("env", v.SecretEnv)
+		e, err := w.secrets.Read("env", v.SecretEnv)
 		if err != nil {
 			return "", err
 		}
 		return shell.Word(e)
 	case v.SecretFile != "":
-		e, err := w.secret("file", v.SecretFile)
+		e, err := w.secrets.Read("file", v.SecretFile)
 		if err != nil {
 			return "", err
 		}
 		return shell.Word(e)
 	}
 	return w.word(v.Text)
-}
-
-// secret returns the variable that holds a secret, and reads it once.
-func (w *writer) secret(kind, name string) (shell.Expr, error) {
-	if e, ok := w.known[kind+":"+name]; ok {
-		return e, nil
-	}
-	v := "genrm_secret_" + strconv.Itoa(len(w.secrets)+1)
-	var from shell.Expr
-	switch {
-	case kind == "file":
-		var err error
-		if from, err = shell.FileContent(name); err != nil {
-			return from, err
-		}
-	case envName.MatchString(name):
-		from = shell.Required(name, name+" holds a secret and is not set")
-	default:
-		return from, fmt.Errorf("%q is no name of an environment variable", name)
-	}
-	word, err := shell.Word(from)
-	if err != nil {
-		return from, err
-	}
-	w.secrets = append(w.secrets, v+"="+word)
-	w.known[kind+":"+name] = shell.Var(v)
-	return shell.Var(v), nil
 }
 
 // word renders an argument: literals quoted, placeholders as expressions.
@@ -415,7 +385,7 @@ func (w *writer) expression(ph plan.Placeholder) ([]shell.Part, error) {
 		return []shell.Part{shell.Var("genrm_here"), shell.Literal("/" + ph.Name)}, nil
 	case "secret":
 		kind, name, _ := strings.Cut(ph.Name, ":")
-		e, err := w.secret(kind, name)
+		e, err := w.secrets.Read(kind, name)
 		return []shell.Part{e}, err
 	}
 	return nil, fmt.Errorf("unknown placeholder %q", ph.Kind)

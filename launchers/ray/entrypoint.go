@@ -2,8 +2,6 @@ package ray
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"genrm.dev/genrm/compiler/plan"
@@ -13,8 +11,6 @@ import (
 // maxEntrypoint is a little less than the longest argument that Linux gives to a
 // program (128 KiB, MAX_ARG_STRLEN): Ray hands the entrypoint to a shell in one.
 const maxEntrypoint = 130000
-
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // Entrypoint is the plan's command as one command for a POSIX shell:
 //
@@ -31,14 +27,14 @@ func Entrypoint(p *plan.Plan) (string, error) {
 	if len(p.Launch.Argv) == 0 {
 		return "", fmt.Errorf("the plan has no command")
 	}
-	w := &writer{files: map[string]bool{}, secrets: map[string]shell.Expr{}}
+	w := &writer{files: map[string]bool{}, secrets: shell.Secrets{Where: "on this node"}}
 	for _, a := range p.Artifacts {
 		w.files[a.Name] = true
 	}
 	command := []string{"exec", "env"}
 	var exports []string
 	for _, e := range p.Launch.Env {
-		if !envName.MatchString(e.Key) {
+		if !shell.IsName(e.Key) {
 			return "", fmt.Errorf("%q is no name of an environment variable", e.Key)
 		}
 		kind, ref := "env", e.Value.SecretEnv
@@ -46,7 +42,7 @@ func Entrypoint(p *plan.Plan) (string, error) {
 			kind, ref = "file", e.Value.SecretFile
 		}
 		if ref != "" { // not by env: arguments can be seen by others
-			x, err := w.secret(kind, ref)
+			x, err := w.secrets.Read(kind, ref)
 			if err != nil {
 				return "", err
 			}
@@ -82,7 +78,7 @@ func Entrypoint(p *plan.Plan) (string, error) {
 		command = append(command, word)
 	}
 	line := strings.Join(command, " ")
-	if !w.dir && len(w.reads) == 0 && p.Launch.WorkDir == "" {
+	if !w.dir && len(w.secrets.Reads) == 0 && p.Launch.WorkDir == "" {
 		return line, tooLong(line)
 	}
 	lines := []string{"set -eu"}
@@ -100,7 +96,7 @@ func Entrypoint(p *plan.Plan) (string, error) {
 			lines = append(lines, "printf %s "+text+" >"+to)
 		}
 	}
-	lines = append(lines, w.reads...)
+	lines = append(lines, w.secrets.Reads...)
 	if p.Launch.WorkDir != "" {
 		dir, err := shell.Quote(p.Launch.WorkDir)
 		if err != nil {
@@ -126,34 +122,7 @@ func tooLong(s string) error {
 type writer struct {
 	files   map[string]bool
 	dir     bool // a file is referred to
-	secrets map[string]shell.Expr
-	reads   []string // of secrets, in order
-}
-
-func (w *writer) secret(kind, name string) (shell.Expr, error) {
-	if e, ok := w.secrets[kind+":"+name]; ok {
-		return e, nil
-	}
-	v := "genrm_secret_" + strconv.Itoa(len(w.reads)+1)
-	var from shell.Expr
-	switch {
-	case kind == "file":
-		var err error
-		if from, err = shell.FileContent(name); err != nil {
-			return from, err
-		}
-	case envName.MatchString(name):
-		from = shell.Required(name, name+" holds a secret and is not set on this node")
-	default:
-		return from, fmt.Errorf("%q is no name of an environment variable", name)
-	}
-	word, err := shell.Word(from)
-	if err != nil {
-		return from, err
-	}
-	w.reads = append(w.reads, v+"="+word)
-	w.secrets[kind+":"+name] = shell.Var(v)
-	return shell.Var(v), nil
+	secrets shell.Secrets
 }
 
 // parts renders an argument. A NUL byte marks where a placeholder was: text of
@@ -173,7 +142,7 @@ func (w *writer) parts(a plan.Arg) ([]shell.Part, error) {
 			exprs = append(exprs, []shell.Part{shell.Var("genrm_dir")})
 		case ph.Kind == "secret":
 			kind, name, _ := strings.Cut(ph.Name, ":")
-			e, err := w.secret(kind, name)
+			e, err := w.secrets.Read(kind, name)
 			if err != nil {
 				return "", err
 			}

@@ -3,7 +3,6 @@ package kuberay
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -19,9 +18,6 @@ const (
 	// scriptName is the script that starts the command.
 	scriptName = "launch.sh"
 )
-
-// envName is a name that a shell can have for a variable.
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // plainWord needs no quotes in any shell, nor in Python's subprocess.list2cmdline,
 // by which `ray job submit` joins the words that it is given before a second shell
@@ -49,7 +45,7 @@ type podEnv struct {
 // fills from secrets of Kubernetes.
 func start(p *plan.Plan, hash string, secrets map[string]secretKey) (command, error) {
 	var c command
-	w := &writer{files: map[string]bool{}, known: map[string]shell.Expr{}}
+	w := &writer{files: map[string]bool{}, secrets: shell.Secrets{Where: "in this pod"}}
 	for _, a := range p.Artifacts {
 		w.files[a.Name] = true
 	}
@@ -65,7 +61,7 @@ func start(p *plan.Plan, hash string, secrets map[string]secretKey) (command, er
 		return err
 	}
 	for _, e := range p.Launch.Env {
-		if !envName.MatchString(e.Key) {
+		if !shell.IsName(e.Key) {
 			return c, fmt.Errorf("%q is no name of an environment variable", e.Key)
 		}
 		v := e.Value
@@ -78,7 +74,7 @@ func start(p *plan.Plan, hash string, secrets map[string]secretKey) (command, er
 			if ref == "" {
 				kind, ref = "file", v.SecretFile
 			}
-			x, err := w.secret(kind, ref)
+			x, err := w.secrets.Read(kind, ref)
 			if err != nil {
 				return c, err
 			}
@@ -116,12 +112,12 @@ func start(p *plan.Plan, hash string, secrets map[string]secretKey) (command, er
 		simple = simple && plain && plainWord.MatchString(literal) && (i > 0 || !strings.Contains(literal, "="))
 		words, bare = append(words, word), append(bare, literal)
 	}
-	if simple && len(w.reads) == 0 && len(exports) == 0 && p.Launch.WorkDir == "" {
+	if simple && len(w.secrets.Reads) == 0 && len(exports) == 0 && p.Launch.WorkDir == "" {
 		c.entrypoint = strings.Join(bare, " ")
 		return c, nil
 	}
 	lines := []string{"#!/bin/bash", "# " + madeBy(p, hash), "set -eu"}
-	lines = append(lines, w.reads...)
+	lines = append(lines, w.secrets.Reads...)
 	lines = append(lines, exports...)
 	if dir := p.Launch.WorkDir; dir != "" {
 		word, err := shell.Quote(dir)
@@ -142,36 +138,8 @@ func madeBy(p *plan.Plan, hash string) string {
 
 // writer turns arguments of a plan into words of the script.
 type writer struct {
-	files map[string]bool
-	known map[string]shell.Expr // secrets
-	reads []string              // of secrets, in order
-}
-
-// secret reads a secret where the command starts.
-func (w *writer) secret(kind, name string) (shell.Expr, error) {
-	if e, ok := w.known[kind+":"+name]; ok {
-		return e, nil
-	}
-	v := "genrm_secret_" + strconv.Itoa(len(w.reads)+1)
-	var from shell.Expr
-	switch {
-	case kind == "file":
-		var err error
-		if from, err = shell.FileContent(name); err != nil {
-			return from, err
-		}
-	case envName.MatchString(name):
-		from = shell.Required(name, name+" holds a secret and is not set in this pod")
-	default:
-		return from, fmt.Errorf("%q is no name of an environment variable", name)
-	}
-	word, err := shell.Word(from)
-	if err != nil {
-		return from, err
-	}
-	w.reads = append(w.reads, v+"="+word)
-	w.known[kind+":"+name] = shell.Var(v)
-	return shell.Var(v), nil
+	files   map[string]bool
+	secrets shell.Secrets
 }
 
 // parts renders an argument. plain says that nothing in it is left to the pod.
@@ -189,7 +157,7 @@ func (w *writer) parts(a plan.Arg) (parts []shell.Part, plain bool, err error) {
 			return filesDir + "/" + ph.Name, nil
 		case ph.Kind == "secret":
 			kind, name, _ := strings.Cut(ph.Name, ":")
-			e, err := w.secret(kind, name)
+			e, err := w.secrets.Read(kind, name)
 			if err != nil {
 				return "", err
 			}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// What launches on clusters, and the verbs of their runs, have in common.
+
+// sent tells what a launch on a cluster came to: its findings, its error, and a
+// run that does not lie where the commands look. Without an error the run is there.
+func (a *app) sent(run *rundir.Run, known, root string, found diag.List, err error) error {
+	if e := a.print(found); e != nil {
+		return errors.Join(e, err)
+	}
+	if run != nil {
+		if err := run.Link(known); err != nil {
+			fmt.Fprintf(a.stderr, "genrm: note: the run lies in %s only: %v\n", root, err)
+		}
+	}
+	switch {
+	case err != nil:
+		return targetError{err}
+	case found.HasErrors():
+		return exitStatus(exitTarget)
+	}
+	return nil
+}
+
+// launched ends a launch whose run is on its cluster: it says what was made there,
+// follows it if that is asked for, and prints the result.
+func (c *launchCmd) launched(a *app, run *rundir.Run, what string, follow func(out io.Writer) error) error {
+	out := a.stdout
+	if c.Output == "json" {
+		out = a.stderr // the result is what is on stdout
+	}
+	if c.Wait || c.Follow || c.Output != "json" {
+		fmt.Fprintf(out, "%s, run %s in %s\n", what, run.ID, relative(run.Dir))
+	}
+	if c.Wait || c.Follow {
+		return follow(out)
+	}
+	if c.Output != "json" {
+		return nil
+	}
+	st, err := a.runStatus(run)
+	if err != nil {
+		return err
+	}
+	return printJSON(a.stdout, report{st, run.Dir})
+}
+
+// outcome is the exit status for a run that has ended.
+func outcome(st *rundir.Status) error {
+	switch {
+	case st.ExitCode == nil:
+		return exitStatus(exitTarget)
+	case *st.ExitCode != 0:
+		return exitStatus(*st.ExitCode)
+	}
+	return nil
+}
+
+// session is the access to a run on a cluster.
+type session interface {
+	Status(ctx context.Context) (*rundir.Status, error)
+}
+
+// clusterStatus is how a run on a cluster is. One that is known to have ended
+// needs no cluster. A cluster that did not answer is not asked again by the same
+// command: it would let each of a list of runs wait. open returns the cluster's
+// address, too.
+func (a *app) clusterStatus(run *rundir.Run, open func() (s session, address string, err error), gone func(error) bool) (*rundir.Status, error) {
+	if st, err := run.Status(); err != nil || st.State.Told() {
+		return st, err
+	}
+	s, address, err := open()
+	if err != nil {
+		return nil, targetError{err}
+	}
+	if err := a.away[address]; err != nil {
+		return nil, targetError{err}
+	}
+	st, err := s.Status(a.ctx)
+	if err != nil {
+		if gone(err) {
+			if a.away == nil {
+				a.away = map[string]error{}
+			}
+			a.away[address] = err
+		}
+		return nil, targetError{err}
+	}
+	return st, nil
+}
