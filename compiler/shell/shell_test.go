@@ -167,3 +167,29 @@ func FuzzQuote(f *testing.F) {
 		}
 	})
 }
+
+func TestSecrets(t *testing.T) {
+	s := Secrets{Where: "on this node"}
+	for i, c := range []struct {
+		kind, ref, word string
+		reads           int
+	}{
+		{"env", "HF_TOKEN", `"${genrm_secret_1}"`, 1},
+		{"file", "/run/it's", `"${genrm_secret_2}"`, 2},
+		{"env", "HF_TOKEN", `"${genrm_secret_1}"`, 2},
+		{"env", "no name", "", 2},
+	} {
+		e, err := s.Read(c.kind, c.ref)
+		if (err != nil) != (c.word == "") || len(s.Reads) != c.reads {
+			t.Errorf("%d: %v, %q", i, err, s.Reads)
+		}
+		if err == nil {
+			if word, err := Word(e); err != nil || word != c.word {
+				t.Errorf("%d: %s, %v", i, word, err)
+			}
+		}
+	}
+	if want := `genrm_secret_1="${HF_TOKEN:?HF_TOKEN holds a secret and is not set on this node}"`; s.Reads[0] != want {
+		t.Errorf("%s, want %s", s.Reads[0], want)
+	}
+}

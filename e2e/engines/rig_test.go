@@ -15,10 +15,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // Limits of waiting. They bound a hang; none is a promise.
@@ -147,7 +148,7 @@ type command struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed after its end
-	out  buffer        // stdout and stderr
+	out  suite.Buffer  // stdout and stderr
 }
 
 // start starts genrm with the run root of this test.
@@ -190,24 +191,6 @@ func (c *command) wait(limit time.Duration) int {
 		c.t.Fatalf("%s: not at its end after %s\n%s", c.name, limit, c.out.String())
 		return -1
 	}
-}
-
-// buffer is what a command has printed so far.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // status is what these tests read of status.json.

@@ -3,13 +3,13 @@
 package kube
 
 import (
-	"bytes"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // training is a relax run on one pod of eight GPUs.
@@ -44,35 +44,17 @@ func (r *rig) training(more string) string {
 	return r.file("training.cue", strings.Replace(training, "MORE", more, 1))
 }
 
-// buffer is written by a process and read by the test.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // following is a launch that follows its run.
 type following struct {
 	r    *rig
-	out  *buffer
+	out  *suite.Buffer
 	done chan int
 	kill func(os.Signal)
 }
 
 func (r *rig) follow(args ...string) *following {
 	r.t.Helper()
-	f := &following{r: r, out: &buffer{}, done: make(chan int, 1)}
+	f := &following{r: r, out: &suite.Buffer{}, done: make(chan int, 1)}
 	cmd := r.command(append([]string{"launch", "--target", "kuberay", "--namespace", r.namespace, "--wait"}, args...)...)
 	cmd.Stdout, cmd.Stderr = f.out, f.out
 	if err := cmd.Start(); err != nil {

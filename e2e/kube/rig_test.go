@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // limit bounds a hang; it is no promise.
@@ -167,19 +169,7 @@ func (r *rig) command(args ...string) *exec.Cmd {
 // ends runs genrm, wants an exit status and texts, and returns what it printed.
 func (r *rig) ends(code int, texts []string, args ...string) string {
 	r.t.Helper()
-	cmd := r.command(args...)
-	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
-	out, _ := cmd.CombinedOutput()
-	timer.Stop()
-	if got := cmd.ProcessState.ExitCode(); got != code {
-		r.t.Errorf("genrm %q: exit status %d, want %d\n%s", args, got, code, out)
-	}
-	for _, text := range texts {
-		if !strings.Contains(string(out), text) {
-			r.t.Errorf("genrm %q: no %q in\n%s", args, text, out)
-		}
-	}
-	return string(out)
+	return suite.Ends(r.t, r.command(args...), limit, code, texts...)
 }
 
 // launch is ends for a launch into the test's namespace.

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // Every example of relax and gym that fits one machine; its driver ends in one
@@ -100,8 +102,8 @@ func TestHostileText(t *testing.T) {
 	}
 	var extra, env strings.Builder
 	for i, w := range words {
-		fmt.Fprintf(&extra, "%s,", cueText(w))
-		fmt.Fprintf(&env, "GENRM_E2E_HOSTILE_%d: %s\n", i, cueText(w))
+		fmt.Fprintf(&extra, "%s,", suite.CUE(w))
+		fmt.Fprintf(&env, "GENRM_E2E_HOSTILE_%d: %s\n", i, suite.CUE(w))
 	}
 	file := r.experiment(fmt.Sprintf("extra_args: [\"--hostile\", %s]\nenv: {\n%s}", extra.String(), env.String()))
 	r.end = "0"

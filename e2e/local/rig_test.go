@@ -15,11 +15,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // Limits of waiting. They bound a hang; none is a promise.
@@ -72,7 +73,7 @@ func beside(run func()) (err error) {
 		"--ray-client-server-port="+ports[1], "--num-cpus=1", "--num-gpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--temp-dir="+temp)
 	cmd.Env = append(os.Environ(), "RAY_AUTH_MODE=disabled")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	var out buffer
+	var out suite.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, time.Second
 	if err := cmd.Start(); err != nil {
 		return err
@@ -240,22 +241,13 @@ func (r *rig) write(text string) string {
 	return file
 }
 
-// cueText spells a text in CUE, whose escapes are those of JSON.
-func cueText(s string) string {
-	data, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // a string always can
-	}
-	return string(data)
-}
-
 // command is a genrm that runs.
 type command struct {
 	t    *testing.T
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed after its end
-	out  buffer        // stdout and stderr
+	out  suite.Buffer  // stdout and stderr
 }
 
 // start starts genrm as a user who also has another Ray to work with.
@@ -339,24 +331,6 @@ func (r *rig) recorded(launch *command) *status {
 			r.t.Fatalf("the driver has recorded nothing; the run is %q: %s\n%s", s.State, s.Reason, text)
 		}
 	}
-}
-
-// buffer is what a command has printed so far.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // status is what these tests read of status.json.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // planned is what is read of a plan.
@@ -49,10 +51,10 @@ func TestExamples(t *testing.T) {
 			for _, p := range plans {
 				at := ""
 				if len(plans) > 1 {
-					at = "experiments." + cueText(p.Name) + "."
+					at = "experiments." + suite.CUE(p.Name) + "."
 				}
 				if p.Workload == "gym" {
-					args = append(args, "--set", at+"gym.env.PATH="+cueText(filepath.Join(r.dir, "bin")+":/usr/local/bin:/usr/bin:/bin"))
+					args = append(args, "--set", at+"gym.env.PATH="+suite.CUE(filepath.Join(r.dir, "bin")+":/usr/local/bin:/usr/bin:/bin"))
 				} else {
 					args = append(args, "--set", at+`ray.working_dir="code"`)
 				}
@@ -62,7 +64,7 @@ func TestExamples(t *testing.T) {
 				if err := os.MkdirAll(filepath.Join(r.dir, filepath.Dir(entry)), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				r.file(entry, fmt.Sprintf(driver, cueText(r.dir)))
+				r.file(entry, fmt.Sprintf(driver, suite.CUE(r.dir)))
 			}
 			plans, err := r.plans(args...)
 			if err != nil {
@@ -100,7 +102,7 @@ func (r *rig) example(dir string) []string {
 	if err := os.CopyFS(to, os.DirFS("../../examples")); err != nil {
 		r.t.Fatal(err)
 	}
-	shared := cueText(r.dir + "/shared/")
+	shared := suite.CUE(r.dir + "/shared/")
 	err := filepath.WalkDir(to, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".cue" {
 			return err
@@ -221,7 +223,7 @@ gym: {
 		vllm_serve_kwargs: {data_parallel_size: 1, tensor_parallel_size: 4, pipeline_parallel_size: 1}
 	}
 }
-%s`, cueText(filepath.Join(r.dir, "bin")+":/usr/local/bin:/usr/bin:/bin"), more))
+%s`, suite.CUE(filepath.Join(r.dir, "bin")+":/usr/local/bin:/usr/bin:/bin"), more))
 	}
 	r.ends(3, []string{"error[GRM8327]: the driver comes to the head, which has no GPU"}, "launch", file(""), "--wait")
 	r.ends(3, []string{"warning[GRM8329]", "error[GRM8320]", "the run needs 12 GPUs, and the Ray cluster has 8", "4 for judge, 8 for the entrypoint"}, "launch", file("ray: {entrypoint_num_gpus: 8, entrypoint_resources: node1: 1}"))

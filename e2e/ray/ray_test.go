@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // limit bounds a hang; it is no promise.
@@ -69,7 +71,7 @@ func newRig(t *testing.T, end string) *rig {
 		}
 	}
 	r.file("end", end)
-	text := fmt.Sprintf(driver, cueText(r.dir))
+	text := fmt.Sprintf(driver, suite.CUE(r.dir))
 	r.file("relax/train.py", text)
 	if err := os.Chmod(r.file("bin/gym", text), 0o755); err != nil {
 		t.Fatal(err)
@@ -84,15 +86,6 @@ func (r *rig) file(name, text string) string {
 		r.t.Fatal(err)
 	}
 	return path
-}
-
-// cueText spells a text in CUE, and in Python.
-func cueText(s string) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string always can
-	return strings.TrimSpace(b.String())
 }
 
 // relax writes a training run on this many GPUs.
@@ -110,7 +103,7 @@ relax: {
 	reward_key:       "score"
 	args: hf_checkpoint: "/"
 }
-%s`, cueText(filepath.Join(r.dir, "relax")), gpus, gpus/2, gpus/2, cueText(filepath.Join(r.dir, "models")), more))
+%s`, suite.CUE(filepath.Join(r.dir, "relax")), gpus, gpus/2, gpus/2, suite.CUE(filepath.Join(r.dir, "models")), more))
 }
 
 // gym writes a rollout run whose driver is found in the test's folder.
@@ -132,7 +125,7 @@ gym: {
 		}
 	}
 }
-`, cueText(path)))
+`, suite.CUE(path)))
 }
 
 func (r *rig) command(args ...string) *exec.Cmd {
@@ -147,19 +140,7 @@ func (r *rig) command(args ...string) *exec.Cmd {
 // ends runs genrm, wants an exit status and texts, and returns what it printed.
 func (r *rig) ends(code int, texts []string, args ...string) string {
 	r.t.Helper()
-	cmd := r.command(args...)
-	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
-	out, _ := cmd.CombinedOutput()
-	timer.Stop()
-	if got := cmd.ProcessState.ExitCode(); got != code {
-		r.t.Errorf("genrm %q: exit status %d, want %d\n%s", args, got, code, out)
-	}
-	for _, text := range texts {
-		if !strings.Contains(string(out), text) {
-			r.t.Errorf("genrm %q: no %q in\n%s", args, text, out)
-		}
-	}
-	return string(out)
+	return suite.Ends(r.t, r.command(args...), limit, code, texts...)
 }
 
 type status struct {
@@ -300,7 +281,7 @@ ray.init(log_to_driver=False)
 get = ray.remote(lambda: dict(os.environ))
 (here / "worker").write_text(json.dumps(ray.get(get.options(num_gpus=1).remote())))
 `)
-	r.ends(0, []string{"GRM8324"}, "launch", r.relax(2, fmt.Sprintf("relax: {env: {HOSTILE: %s, PLAIN: %s}, extra_args: [\"--custom\", %s, %[1]s]}\n", cueText(hostile), cueText(plain), cueText(argument))), "--wait")
+	r.ends(0, []string{"GRM8324"}, "launch", r.relax(2, fmt.Sprintf("relax: {env: {HOSTILE: %s, PLAIN: %s}, extra_args: [\"--custom\", %s, %[1]s]}\n", suite.CUE(hostile), suite.CUE(plain), suite.CUE(argument))), "--wait")
 	rec := r.recorded()
 	if got := rec.Argv[len(rec.Argv)-3:]; got[1] != argument || got[2] != hostile {
 		t.Errorf("argv %q", got)
@@ -724,7 +705,7 @@ func do(t *testing.T, args ...string) {
 func TestHang(t *testing.T) {
 	r := newRig(t, "while not (here / 'go').exists(): time.sleep(0.1)\nprint('after it')")
 	cmd := r.command("launch", r.relax(2, ""), "--wait")
-	var out buffer
+	var out suite.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -735,7 +716,7 @@ func TestHang(t *testing.T) {
 	r.ends(3, []string{"did not answer within"}, "status")
 	r.ends(0, []string{"training-"}, "list")
 	r.ends(3, []string{"did not answer within"}, "stop")
-	out.awaits(t, "Ray does not answer")
+	out.Awaits(t, limit, "Ray does not answer")
 	r.file("go", "")
 	do(t, "dashboard", "go")
 	if err := cmd.Wait(); err != nil {
@@ -752,7 +733,7 @@ func TestHang(t *testing.T) {
 func TestNodeKilled(t *testing.T) {
 	r := newRig(t, "time.sleep(3600)")
 	cmd := r.command("launch", r.relax(2, `ray: entrypoint_resources: node2: 1`), "--wait")
-	var out buffer
+	var out suite.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -780,33 +761,6 @@ func (r *rig) nodes() (n int) {
 	return strings.Count(string(text), `"state": "ALIVE"`)
 }
 
-// buffer is what a command has printed so far.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
-func (b *buffer) awaits(t *testing.T, text string) {
-	t.Helper()
-	for start := time.Now(); !strings.Contains(b.String(), text); time.Sleep(100 * time.Millisecond) {
-		if time.Since(start) > limit {
-			t.Fatalf("no %q in\n%s", text, b.String())
-		}
-	}
-}
-
 // TestHeadRestarted takes the head away while a run is followed, and with it what
 // it knows of jobs. Other tests wait.
 func TestHeadRestarted(t *testing.T) {
@@ -814,7 +768,7 @@ func TestHeadRestarted(t *testing.T) {
 	ended.ends(0, nil, "launch", ended.relax(2, ""), "--wait")
 	r := newRig(t, "time.sleep(3600)")
 	cmd := r.command("launch", r.relax(2, ""), "--wait")
-	var out buffer
+	var out suite.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -834,7 +788,7 @@ func TestHeadRestarted(t *testing.T) {
 		r.awaitNodes(2)
 	}
 	t.Cleanup(restart)
-	out.awaits(t, "Ray does not answer")
+	out.Awaits(t, limit, "Ray does not answer")
 	r.ends(3, []string{"the Ray dashboard at"}, "status")
 	r.ends(0, []string{"training-"}, "list")
 	restart()

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 var block = regexp.MustCompile("(?ms)^```(cue|sh) (\\S+)\n(.*?)^```$")
@@ -25,11 +27,11 @@ func TestReadme(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(r.dir, "code"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r.file("code/train.py", fmt.Sprintf(driver, cueText(r.dir)))
+	r.file("code/train.py", fmt.Sprintf(driver, suite.CUE(r.dir)))
 	ran := 0
 	for _, m := range block.FindAllStringSubmatch(string(text), -1) {
 		if m[1] == "cue" && (m[2] == "job.cue" || m[2] == "code.cue") {
-			r.file(m[2], strings.NewReplacer(`"/opt/relax"`, cueText(filepath.Join(r.dir, "relax"))).Replace(m[3]))
+			r.file(m[2], strings.NewReplacer(`"/opt/relax"`, suite.CUE(filepath.Join(r.dir, "relax"))).Replace(m[3]))
 		}
 		if m[1] != "sh" || m[2] != "ray" {
 			continue

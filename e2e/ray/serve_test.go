@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // serveApp is an application as the dashboard tells of it.
@@ -145,12 +147,12 @@ func TestServe(t *testing.T) {
 		r.ends(0, []string{first}, "list")
 		r.ends(0, []string{"judge quality is up"}, "logs", "--process", "quality")
 		follow := r.command("logs", "-f")
-		var logged buffer
+		var logged suite.Buffer
 		follow.Stdout, follow.Stderr = &logged, &logged
 		if err := follow.Start(); err != nil {
 			t.Fatal(err)
 		}
-		logged.awaits(t, "judge quality is up")
+		logged.Awaits(t, limit, "judge quality is up")
 		_ = follow.Process.Signal(syscall.SIGINT)
 		if _ = follow.Wait(); follow.ProcessState.ExitCode() != 130 {
 			t.Errorf("%v\n%s", follow.ProcessState, logged.String())
@@ -184,12 +186,12 @@ func TestServe(t *testing.T) {
 				args = append(args, "--runs", filepath.Join(r.dir, "elsewhere"), "--address", r.address)
 			}
 			cmd := r.command(args...)
-			var out buffer
+			var out suite.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &out
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			out.awaits(t, "listening on http://")
+			out.Awaits(t, limit, "listening on http://")
 			url := regexp.MustCompile(`listening on (http://\S+)`).FindStringSubmatch(out.String())[1]
 			if code, text := asks(t, url+"/genrm/generate", `{"route_key":"quality","messages":[{"role":"user","content":"through both"}]}`); code != 200 || text != `{"response":"through both"}`+"\n" && text != `{"response":"through both"}` {
 				t.Errorf("%s: %d %s\n%s", from, code, text, out.String())

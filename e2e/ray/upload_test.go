@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // TestUpload runs a driver out of a folder that only this machine has.
@@ -30,7 +32,7 @@ import helper
 	}
 	r.file("experiment.cue", strings.Replace(string(data), "root: ", "// ", 1)) // else it would change into that
 	for name, text := range map[string]string{
-		"code/train.py": fmt.Sprintf(driver, cueText(r.dir)), "code/run.sh": "#!/bin/sh\n", "code/größe ' $HOME": "",
+		"code/train.py": fmt.Sprintf(driver, suite.CUE(r.dir)), "code/run.sh": "#!/bin/sh\n", "code/größe ' $HOME": "",
 		"code/.git/HEAD": "ref: x", "code/.gitignore": "*.bin\n", "code/weights.bin": "x", "code/.rayignore": "/secrets/\n", "code/secrets/key.pem": "x",
 		"modules/helper/__init__.py": "text = 'of the module'\n", "target": "behind the link",
 	} {

@@ -17,10 +17,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // Limits of waiting. They bound a hang; none is a promise.
@@ -145,7 +146,7 @@ target: "slurm"
 serve: instances: judge: {engine: "sglang", model_path: %s, num_gpus: %d, num_gpus_per_engine: %[2]d}
 slurm: time: string | *"10"
 cluster: {nodes: 1, gpus_per_node: 8}
-%[3]s`, cueText(filepath.Join(r.dir, "models")), gpus, more))
+%[3]s`, suite.CUE(filepath.Join(r.dir, "models")), gpus, more))
 }
 
 // relax writes a training run on two GPUs of one node; end is what its driver
@@ -167,7 +168,7 @@ relax: {
 }
 slurm: time: string | *"10"
 cluster: {nodes: 1, gpus_per_node: 2}
-%s`, cueText(filepath.Join(r.dir, "relax")), cueText(filepath.Join(r.dir, "models")), more))
+%s`, suite.CUE(filepath.Join(r.dir, "relax")), suite.CUE(filepath.Join(r.dir, "models")), more))
 }
 
 // between are the arguments of a run over both nodes, which speak to each other by
@@ -181,7 +182,7 @@ func between(t *testing.T) []string {
 	for _, i := range all {
 		addresses, _ := i.Addrs() // it may have gone
 		if i.Flags&net.FlagLoopback == 0 && slices.ContainsFunc(addresses, func(a net.Addr) bool { n, ok := a.(*net.IPNet); return ok && n.IP.To4() != nil }) {
-			return []string{"--set", "slurm.interface=" + cueText(i.Name), "--set", `slurm.time="10"`}
+			return []string{"--set", "slurm.interface=" + suite.CUE(i.Name), "--set", `slurm.time="10"`}
 		}
 	}
 	t.Fatal("this machine has no interface but the loopback one")
@@ -200,7 +201,7 @@ func (r *rig) example(dir string) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	quoted := cueText(filepath.Join(r.dir, "models"))
+	quoted := suite.CUE(filepath.Join(r.dir, "models"))
 	models := quoted[1:len(quoted)-1] + "/"
 	text := strings.NewReplacer(`"/models/`, `"`+models, `"/exp/`, `"`+models, "port: 8088", fmt.Sprintf("port: %d", freePort(r.t))).Replace(string(data))
 	for _, part := range strings.Split(text, `"`+models)[1:] {
@@ -222,22 +223,13 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// cueText spells a text in CUE, whose escapes are those of JSON.
-func cueText(s string) string {
-	data, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // a string always can
-	}
-	return string(data)
-}
-
 // command is a program on the cluster's login node.
 type command struct {
 	t    *testing.T
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed after its end
-	out  buffer        // stdout and stderr
+	out  suite.Buffer  // stdout and stderr
 }
 
 // command prepares a program with the environment of a user, and more.
@@ -323,24 +315,6 @@ func (c *command) awaits(text string) {
 			c.t.Fatalf("%s: has not said %q\n%s", c.name, text, c.out.String())
 		}
 	}
-}
-
-// buffer is what a command has printed so far.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // try runs a program on the login node.

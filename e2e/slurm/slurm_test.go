@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"genrm.dev/genrm/e2e/internal/suite"
 )
 
 // experiments are the examples' folders, each with the name of one experiment in
@@ -185,7 +187,7 @@ func TestDrivers(t *testing.T) {
 			on(t, both, func(t *testing.T, r *rig) {
 				args := between(t)
 				if strings.HasPrefix(c.example, "relax") {
-					args = append(args, "--set", "relax.root="+cueText(filepath.Join(r.dir, "relax")), "--set", `relax.entrypoint="train.py"`)
+					args = append(args, "--set", "relax.root="+suite.CUE(filepath.Join(r.dir, "relax")), "--set", `relax.entrypoint="train.py"`)
 				}
 				r.file("end", "0")
 				r.launch(r.example(filepath.Join(repo, "examples", c.example)), args...).ends(0)
@@ -342,8 +344,8 @@ func TestHostileText(t *testing.T) {
 		}
 		var extra, env strings.Builder
 		for i, w := range words {
-			fmt.Fprintf(&extra, "%s,", cueText(w))
-			fmt.Fprintf(&env, "HOSTILE_%d: %s\n", i, cueText(w))
+			fmt.Fprintf(&extra, "%s,", suite.CUE(w))
+			fmt.Fprintf(&env, "HOSTILE_%d: %s\n", i, suite.CUE(w))
 		}
 		l := r.launch(r.relax("0", fmt.Sprintf("relax: {extra_args: [\"--hostile\", %s], env: {\n%s}}", extra.String(), env.String())))
 		l.ends(0)
@@ -571,7 +573,7 @@ serve: instances: {
 }
 slurm: time: "10"
 cluster: {nodes: 1, gpus_per_node: 8}
-`, cueText(filepath.Join(r.dir, "model"))))
+`, suite.CUE(filepath.Join(r.dir, "model"))))
 		l := r.launch(file)
 		l.ends(3, "GRM8111", "vllm is not installed", "GRM8113", "experiment.cue:5:", "experiment.cue:6:", "did you mean "+filepath.Join(r.dir, "models"), "/nonexistent/judge does not exist")
 		r.checkEnd("failed", 3, "FAILED 3:0")

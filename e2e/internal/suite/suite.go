@@ -1,0 +1,68 @@
+// Package suite is what the suites against real clusters have in common. It may not
+// know a cluster.
+package suite
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Buffer is what a process has printed so far: it writes, and the test reads.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Awaits waits until a text is printed, limit at most.
+func (b *Buffer) Awaits(t *testing.T, limit time.Duration, text string) {
+	t.Helper()
+	for start := time.Now(); !strings.Contains(b.String(), text); time.Sleep(100 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Fatalf("no %q in\n%s", text, b.String())
+		}
+	}
+}
+
+// Ends runs a command, wants an exit status and texts, and returns what it
+// printed. After limit it is killed.
+func Ends(t *testing.T, cmd *exec.Cmd, limit time.Duration, code int, texts ...string) string {
+	t.Helper()
+	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	out, _ := cmd.CombinedOutput()
+	timer.Stop()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("genrm %q: exit status %d, want %d\n%s", cmd.Args[1:], got, code, out)
+	}
+	for _, text := range texts {
+		if !strings.Contains(string(out), text) {
+			t.Errorf("genrm %q: no %q in\n%s", cmd.Args[1:], text, out)
+		}
+	}
+	return string(out)
+}
+
+// CUE writes a string as CUE does.
+func CUE(s string) string {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string always can
+	return strings.TrimSpace(b.String())
+}
