@@ -32,6 +32,7 @@ func (checker) Check(p *plan.Plan) diag.List {
 	runtimeEnv(p, s, &l)
 	if p.Workload != plan.Serve {
 		jobFields(s, p, &l)
+		runtime(p, s, &l)
 	}
 	if key := need.DriverGPU(p); key != "" {
 		if _, stated := wanted(s); !stated {

@@ -77,18 +77,17 @@ func SubmissionID(runID string, attempt int) (string, error) {
 	return id, nil
 }
 
-// NewRequest makes the request of a run's job, as far as the plan tells, and what
-// there is to say about it. It needs no cluster; see [Request.For].
-func NewRequest(p *plan.Plan) (Request, diag.List, error) {
-	var l diag.List
+// NewRequest makes the request of a run's job, as far as the plan tells. It needs
+// no cluster; see [Request.For].
+func NewRequest(p *plan.Plan) (Request, error) {
 	s, _ := p.Settings.Get("ray")
 	line, err := Entrypoint(p)
 	if err != nil {
-		return Request{}, nil, err
+		return Request{}, err
 	}
 	hash, err := p.Hash()
 	if err != nil {
-		return Request{}, nil, err
+		return Request{}, err
 	}
 	r := Request{Entrypoint: line, Metadata: map[string]string{}}
 	if m := s.Field("metadata"); m.OK() {
@@ -112,8 +111,8 @@ func NewRequest(p *plan.Plan) (Request, diag.List, error) {
 			r.Resources[f.Name], _ = f.Value.AsFloat()
 		}
 	}
-	r.RuntimeEnv = runtime(p, s, &l)
-	return r, l, nil
+	r.RuntimeEnv = runtime(p, s, new(diag.List)) // Check has told
+	return r, nil
 }
 
 // JobBody is the file that [Files] writes.
@@ -127,7 +126,7 @@ func Files(p *plan.Plan) ([]emit.File, error) {
 	if p.Workload == plan.Serve {
 		return ServeFiles(p)
 	}
-	r, _, err := NewRequest(p)
+	r, err := NewRequest(p)
 	if err != nil {
 		return nil, err
 	}
@@ -442,16 +441,16 @@ func numbers(s string) []int {
 // and metadata, with the packages that its folders would be. It asks no cluster
 // and sends nothing.
 func Preview(ctx context.Context, p *plan.Plan, workDir string) (Request, diag.List, error) {
-	r, found, err := NewRequest(p)
+	r, err := NewRequest(p)
 	if err != nil {
 		return r, nil, err
 	}
-	folders, notes, err := uploads(ctx, p, workDir, nil)
+	folders, found, err := uploads(ctx, p, workDir, nil)
 	for _, u := range folders {
 		u.set(r.RuntimeEnv, u.URI)
 		u.pack.close()
 	}
-	return r, append(found, notes...), err
+	return r, found, err
 }
 
 // Prepared is a launch that has been found to be possible.
@@ -482,16 +481,13 @@ func Prepare(ctx context.Context, o Options, others []*Prepared) (p *Prepared, f
 			p = nil
 		}
 	}()
-	req, found, err := NewRequest(o.Plan)
-	if err != nil {
+	if p.req, err = NewRequest(o.Plan); err != nil {
 		return p, nil, err
 	}
-	p.req = req
-	var notes diag.List
-	if p.folders, notes, err = uploads(ctx, o.Plan, o.WorkDir, others); err != nil {
+	if p.folders, found, err = uploads(ctx, o.Plan, o.WorkDir, others); err != nil {
 		return p, nil, err
 	}
-	if found = append(found, notes...); found.HasErrors() {
+	if found.HasErrors() {
 		return p, found, nil
 	}
 	for _, q := range others {

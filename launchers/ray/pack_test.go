@@ -298,7 +298,7 @@ func TestUploads(t *testing.T) {
 	} {
 		p := &plan.Plan{Workload: plan.Relax, Launch: plan.Launch{Argv: []plan.Arg{"a"}}}
 		p.Settings.Set("ray", block(t, c.block))
-		r, _, err := NewRequest(p)
+		r, err := NewRequest(p)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -151,7 +151,7 @@ func TestRuntime(t *testing.T) {
 		{Key: "GIVEN", Value: plan.EnvValue{Text: "ours"}},
 	}}}
 	p.Settings.Set("ray", block(t, `{"runtime_env": {"env_vars": {"GIVEN": "theirs"}, "pip": ["a"]}, "metadata": {"team": "x"}, "entrypoint_num_gpus": 0.5}`))
-	r, found, err := NewRequest(p)
+	r, err := NewRequest(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestRuntime(t *testing.T) {
 	if want := `{"env_vars":{"GIVEN":"theirs","PLAIN":"{rank} it's"},"pip":["a"]}`; string(got) != want || err != nil {
 		t.Errorf("%s, %v; want %s", got, err, want)
 	}
-	if len(found) != 1 || found[0].Code != "GRM8324" {
+	if found := Checker().Check(p); len(found) != 1 || found[0].Code != "GRM8324" {
 		t.Errorf("%v", found)
 	}
 	if r.SubmissionID != "run-1" || r.Metadata["team"] != "x" || r.Metadata["genrm_run_id"] != "run" || r.GPUs == nil || *r.GPUs != 0.5 {

@@ -463,6 +463,10 @@ func (b *builder) podTemplate(name string, gpus int, head bool) corev1.PodTempla
 	shm := corev1.Volume{Name: "shared-mem", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}}
 	if q, ok := b.quantity("shm_size"); ok {
 		shm.EmptyDir.SizeLimit = &q
+		if memory, limited := limits[corev1.ResourceMemory]; limited && !head && q.Cmp(memory) > 0 {
+			b.add("GRM8412", diag.Warning, "kuberay.shm_size", fmt.Sprintf("shm_size is %s, and worker_memory %s", q.String(), memory.String()),
+				"Shared memory counts as memory of the container, which is killed before it has so much.", "use less, or set kuberay.worker_memory above it")
+		}
 	}
 	spec := corev1.PodSpec{Volumes: []corev1.Volume{shm}}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: shm.Name, MountPath: "/dev/shm"}}

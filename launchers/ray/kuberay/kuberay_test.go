@@ -676,6 +676,8 @@ func TestRules(t *testing.T) {
 		{"the image is taken away", relax(`head: spec: containers: [{name: "ray-head", image: null}]`), []string{"GRM8414 kuberay.head.spec.containers"}},
 		{"images of two releases", relax(`worker: spec: containers: [{name: "ray-worker", image: "a/ray:2.59.0"}]`), []string{"GRM8403 kuberay.worker"}},
 		{"names in a template", relax(`head: {metadata: annotations: "a b": "c", spec: {nodeSelector: "": "x", serviceAccountName: "A"}}`), []string{"GRM8417 kuberay.head.metadata.annotations.\"a b\"", "GRM8417 kuberay.head.spec.nodeSelector.\"\"", "GRM8417 kuberay.head.spec.serviceAccountName"}},
+		{"GPUs besides the plan's", relax(`worker: spec: containers: [{name: "ray-worker", resources: limits: "amd.com/gpu": 8}, {name: "dcgm", image: "x:1", resources: limits: "nvidia.com/gpu": 1}]`), []string{"GRM8414 kuberay.worker.spec.containers[0].resources.limits.\"amd.com/gpu\"", "GRM8414 kuberay.worker.spec.containers[1].resources.limits.\"nvidia.com/gpu\""}},
+		{"more shared memory than memory", relax(`worker_memory: "1Gi", shm_size: "2Gi"`), []string{"GRM8412 kuberay.shm_size"}},
 		{"bytes", relax(`head_memory: 64, shm_size: "16"`), []string{"GRM8412 kuberay.head_memory", "GRM8412 kuberay.shm_size"}},
 		{"volumes beside a faulty one", relax(`volumes: [{name: "v", emptyDi: {}}, {name: "w", emptyDir: {}}, {name: "w", emptyDir: {}}], volume_mounts: [{name: "v", mountPath: "/etc/genrm/"}, {name: "x", mountPath: "/x"}]`),
 			[]string{"GRM8411 kuberay.volumes[0].emptyDi", "GRM8417 kuberay.volume_mounts[0].mountPath", "GRM8417 kuberay.volume_mounts[1].name", "GRM8417 kuberay.volumes[2].name"}},

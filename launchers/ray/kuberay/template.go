@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -147,20 +148,32 @@ func (b *builder) contradictions(field string, user *tree.Value, generated, merg
 	if c.Image == "" && own.Image != "" {
 		add(containers, "the template takes the image of "+name+" away", "Kubernetes starts no container without one.", "leave image out: it is that of kuberay.image")
 	}
-	limits := containers
-	if items := user.Lookup("spec", "containers"); items.OK() {
-		for i, x := range items.Items {
-			if n, _ := x.Field("name").AsString(); n == name {
-				limits = tree.Index(containers, i)
-				for _, step := range []string{"resources", "limits"} {
-					if x = x.Field(step); x.OK() {
-						limits += "." + step
+	limitsOf := func(name string) string { // of a container, as far as the user wrote them
+		at := containers
+		if items := user.Lookup("spec", "containers"); items.OK() {
+			for i, x := range items.Items {
+				if n, _ := x.Field("name").AsString(); n == name {
+					at = tree.Index(containers, i)
+					for _, step := range []string{"resources", "limits"} {
+						if x = x.Field(step); x.OK() {
+							at += "." + step
+						}
 					}
 				}
 			}
 		}
+		return at
 	}
+	limits := limitsOf(name)
 	gpu := b.gpuResource()
+	for i, x := range merged.Spec.Containers {
+		for r, q := range x.Resources.Limits { // findings are sorted
+			if ours := r == gpu && i == 0; !ours && !q.IsZero() && (r == gpu || strings.HasSuffix(string(r), "/gpu")) {
+				add(tree.Join(limitsOf(x.Name), string(r)), fmt.Sprintf("the template gives %s %s %s besides the plan's GPUs", x.Name, q.String(), r),
+					"The scheduler wants them for each pod, and the plan knows nothing of them.", "leave them out; what GPUs are called is kuberay.gpu_resource")
+			}
+		}
+	}
 	have, want := c.Resources.Limits[gpu], own.Resources.Limits[gpu]
 	if have.Cmp(want) != 0 {
 		remedy := "leave it out: it is written from the plan"
