@@ -172,10 +172,11 @@ func (r *rig) ends(code int, texts []string, args ...string) string {
 	return suite.Ends(r.t, r.command(args...), limit, code, texts...)
 }
 
-// launch is ends for a launch into the test's namespace.
+// launch is ends for a launch into the test's namespace, and into its folder of
+// runs, whatever the experiment says of it.
 func (r *rig) launch(code int, texts []string, args ...string) string {
 	r.t.Helper()
-	return r.ends(code, texts, append([]string{"launch", "--target", "kuberay", "--namespace", r.namespace}, args...)...)
+	return r.ends(code, texts, append([]string{"launch", "--target", "kuberay", "--namespace", r.namespace, "--runs", filepath.Join(r.dir, "runs")}, args...)...)
 }
 
 type status struct {
