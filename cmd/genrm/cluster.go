@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/launchers/rundir"
@@ -64,6 +66,35 @@ func outcome(st *rundir.Status) error {
 		return exitStatus(*st.ExitCode)
 	}
 	return nil
+}
+
+// concluded shows how a run that was followed ended, and is its exit status.
+func (c *launchCmd) concluded(a *app, run *rundir.Run, st *rundir.Status, out io.Writer) error {
+	if c.Output == "json" {
+		if err := printJSON(a.stdout, report{st, run.Dir}); err != nil {
+			return err
+		}
+		return outcome(st)
+	}
+	fmt.Fprintln(out, stateText(st))
+	if st.Reason != "" {
+		fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(st.Reason, "\n", "\n  "))
+	}
+	return outcome(st)
+}
+
+// lost tells of a cluster that does not answer while a run on it is followed.
+func (a *app) lost(who string) func(error) error {
+	var since time.Time
+	return func(err error) error {
+		if err != nil {
+			since = time.Now()
+			_, err = fmt.Fprintf(a.stderr, "%s does not answer: %v\n", who, err)
+			return err
+		}
+		_, err = fmt.Fprintf(a.stderr, "%s answers again after %d s\n", who, int(time.Since(since).Seconds()))
+		return err
+	}
 }
 
 // session is the access to a run on a cluster.

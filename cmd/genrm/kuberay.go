@@ -300,17 +300,7 @@ func (c *launchCmd) endKube(a *app, run *rundir.Run, st *rundir.Status, logged <
 	case <-time.After(30 * time.Second):
 		fmt.Fprintf(a.stderr, "genrm: note: the rest of the log cannot be had\n")
 	}
-	if c.Output == "json" {
-		if err := printJSON(a.stdout, report{st, run.Dir}); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintln(out, stateText(st))
-		if st.Reason != "" {
-			fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(st.Reason, "\n", "\n  "))
-		}
-	}
-	return outcome(st)
+	return c.concluded(a, run, st, out)
 }
 
 // readyKube shows where judges are asked.
@@ -375,16 +365,7 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 		return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.PodLog(a.ctx, c.Process, c.Follow, out) }))
 	}
 	if c.Follow {
-		var since time.Time
-		return c.kubeErr(a, s.Follow(a.ctx, a.stdout, func(err error) error {
-			if err != nil {
-				since = time.Now()
-				_, err = fmt.Fprintf(a.stderr, "Kubernetes does not answer: %v\n", err)
-				return err
-			}
-			_, err = fmt.Fprintf(a.stderr, "Kubernetes answers again after %d s\n", int(time.Since(since).Seconds()))
-			return err
-		}))
+		return c.kubeErr(a, s.Follow(a.ctx, a.stdout, a.lost("Kubernetes")))
 	}
 	return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.Log(a.ctx, out) }))
 }

@@ -177,7 +177,7 @@ func (c *launchCmd) launchRay(a *app, p *ray.Prepared, at rayRoots, out io.Write
 func (c *launchCmd) followRays(a *app, runs []*rundir.Run, out io.Writer) error {
 	signals := a.takeSignals()
 	said := make([]string, len(runs))
-	lost := a.lost()
+	lost := a.lost("Ray")
 	broken, left, worst := false, len(runs), 0
 	for {
 		var away error
@@ -284,7 +284,7 @@ func (c *launchCmd) followRay(a *app, run *rundir.Run, out io.Writer) error {
 	go func() {
 		err := a.pending(ctx, s, out)
 		if err == nil {
-			err = s.Follow(ctx, out, a.lost())
+			err = s.Follow(ctx, out, a.lost("Ray"))
 		}
 		logged <- err
 	}()
@@ -303,17 +303,7 @@ func (c *launchCmd) followRay(a *app, run *rundir.Run, out io.Writer) error {
 	if err != nil {
 		return targetError{err}
 	}
-	if c.Output == "json" {
-		if err := printJSON(a.stdout, report{st, run.Dir}); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintln(out, stateText(st))
-		if st.Reason != "" {
-			fmt.Fprintf(out, "  %s\n", st.Reason)
-		}
-	}
-	return outcome(st)
+	return c.concluded(a, run, st, out)
 }
 
 // pending says what a job waits for until Ray has started it.
@@ -339,20 +329,6 @@ func (a *app) pending(ctx context.Context, s *ray.Session, out io.Writer) error 
 			return ctx.Err()
 		case <-time.After(pollJob):
 		}
-	}
-}
-
-// lost tells of a dashboard that does not answer while a job is followed.
-func (a *app) lost() func(error) error {
-	var since time.Time
-	return func(err error) error {
-		if err != nil {
-			since = time.Now()
-			_, err = fmt.Fprintf(a.stderr, "Ray does not answer: %v\n", err)
-			return err
-		}
-		_, err = fmt.Fprintf(a.stderr, "Ray answers again after %d s\n", int(time.Since(since).Seconds()))
-		return err
 	}
 }
 
@@ -436,10 +412,10 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 			return err
 		}
 		// What is older than the last lines is passed over.
-		err = s.Follow(a.ctx, &skipping{out: a.stdout, n: ends.n - len(ends.text())}, a.lost())
+		err = s.Follow(a.ctx, &skipping{out: a.stdout, n: ends.n - len(ends.text())}, a.lost("Ray"))
 		return c.followed(a, err)
 	}
-	return c.followed(a, s.Follow(a.ctx, a.stdout, a.lost()))
+	return c.followed(a, s.Follow(a.ctx, a.stdout, a.lost("Ray")))
 }
 
 func (c *logsCmd) followed(a *app, err error) error {

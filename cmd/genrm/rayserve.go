@@ -81,7 +81,7 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 	defer cancel()
 	started := time.Now()
 	said := map[string]string{}
-	lost := a.lost()
+	lost := a.lost("Ray")
 	away := false
 	var st *rundir.Status
 	for {

@@ -156,7 +156,7 @@ func (p *Prepared) Start(attached bool) (*Started, error) {
 		}
 		info.LogDir = filepath.Join(dir, id)
 	}
-	files, err := frozen(p.plan, p.Graph, b)
+	files, err := rundir.Files(p.plan, map[string]any{rundir.GraphFile: p.Graph, node.BindingFile(0, 1): b})
 	if err != nil {
 		return nil, err
 	}
@@ -172,24 +172,6 @@ func (p *Prepared) Start(attached bool) (*Started, error) {
 		return nil, errors.Join(err, run.Remove())
 	}
 	return s, nil
-}
-
-// frozen are the files that a run is made of.
-func frozen(p *plan.Plan, g *graph.Graph, b graph.Binding) (map[string][]byte, error) {
-	text, err := p.Frozen()
-	if err != nil {
-		return nil, err
-	}
-	files := map[string][]byte{rundir.PlanFile: text}
-	for name, v := range map[string]any{rundir.GraphFile: g, node.BindingFile(0, 1): b} {
-		if files[name], err = rundir.Text(v); err != nil {
-			return nil, err
-		}
-	}
-	for _, a := range p.Artifacts {
-		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
-	}
-	return files, nil
 }
 
 func (p *Prepared) guard(run *rundir.Run, held bind.Held, attached bool) (*Started, error) {

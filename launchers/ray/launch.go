@@ -2,7 +2,6 @@ package ray
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -300,7 +299,7 @@ func check(p *plan.Plan, got cluster, grows bool) diag.List {
 	if all == 0 {
 		return l
 	}
-	at, roles := roles(p)
+	at, roles := Roles(p)
 	if own > 0 {
 		roles = append(roles, fmt.Sprintf("%g for the entrypoint", own))
 	}
@@ -399,24 +398,24 @@ func present(c cluster) string {
 	return s
 }
 
-// roles says who needs how many GPUs, and at which field.
-func roles(p *plan.Plan) (at string, out []string) {
+// Roles says who of a run needs how many GPUs, and at which field that is stated.
+func Roles(p *plan.Plan) (at string, needs []string) {
 	if p.Workload == plan.Relax {
 		for _, r := range p.Roles {
 			t := fmt.Sprintf("%d for %s", r.Value.NumGPUs, r.Key)
 			if pool := r.Value.Pool; pool != "" && pool != r.Key {
 				t += " (in those of " + pool + ")"
 			}
-			out = append(out, t)
+			needs = append(needs, t)
 		}
-		return "relax.resource", out
+		return "relax.resource", needs
 	}
 	for _, i := range p.Instances {
 		if i.Value.NumGPUs > 0 {
-			out = append(out, fmt.Sprintf("%d for %s", i.Value.NumGPUs, i.Key))
+			needs = append(needs, fmt.Sprintf("%d for %s", i.Value.NumGPUs, i.Key))
 		}
 	}
-	return string(p.Workload), out
+	return string(p.Workload), needs
 }
 
 // before reports whether a release is older than another of two numbers.
@@ -531,7 +530,7 @@ func Together(all []*Prepared) diag.List {
 			have, what = p.cluster.free, "has %g that are free"
 		}
 		if n > 1 && float64(sum) > have {
-			at, _ := roles(p.o.Plan)
+			at, _ := Roles(p.o.Plan)
 			l.Add(p.o.Plan.Finding("GRM8321", diag.Warning, at, fmt.Sprintf("the %d runs need %d GPUs together, and the Ray cluster "+what, n, sum, have),
 				fmt.Sprintf("Present: %s. Their drivers start at once, and Ray lets some wait for GPUs.", present(p.cluster)), ""))
 		}
@@ -627,9 +626,6 @@ func (c *client) submit(ctx context.Context, r Request) error {
 	}
 }
 
-// positionsFile keeps the places of fields in the user's file.
-const positionsFile = "positions.json"
-
 // newInfo is what a new run is.
 func newInfo(o Options) rundir.Info {
 	host, _ := os.Hostname()
@@ -639,18 +635,9 @@ func newInfo(o Options) rundir.Info {
 }
 
 func freeze(o Options, info rundir.Info, req any) (*rundir.Run, error) {
-	text, err := o.Plan.Frozen()
+	files, err := rundir.Files(o.Plan, map[string]any{"request.json": req})
 	if err != nil {
 		return nil, err
-	}
-	files := map[string][]byte{rundir.PlanFile: text}
-	for name, v := range map[string]any{"request.json": req, positionsFile: o.Plan.Positions} {
-		if files[name], err = rundir.Text(v); err != nil {
-			return nil, err
-		}
-	}
-	for _, a := range o.Plan.Artifacts {
-		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
 	}
 	root, err := filepath.Abs(o.Root)
 	if err != nil {
@@ -665,16 +652,10 @@ func freeze(o Options, info rundir.Info, req any) (*rundir.Run, error) {
 // readPlan reads the plan of a run, which is nil for one that was launched from
 // another machine.
 func readPlan(run *rundir.Run) (*plan.Plan, error) {
-	data, err := os.ReadFile(run.Path(rundir.PlanFile))
+	p := new(plan.Plan)
+	err := run.Read(rundir.PlanFile, p)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	p := new(plan.Plan)
-	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("%s: %w", run.Path(rundir.PlanFile), err)
-	}
-	return p, nil
+	return p, err
 }

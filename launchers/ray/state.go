@@ -83,6 +83,15 @@ func Open(run *rundir.Run, address string, env []string, version string) (*Sessi
 	return s, nil
 }
 
+// Through is the access to a job whose dashboard is reached by another way than
+// its own address, such as the service proxy of a Kubernetes API server. Only
+// [Session.Follow] and [Session.Log] may be called.
+func Through(base, id string, h http.Header, transport http.RoundTripper, version string) *Session {
+	c := newClient(base, h, version)
+	c.http.Transport = transport
+	return &Session{job: Job{ID: id, Address: base}, c: c}
+}
+
 // Address is that of the dashboard.
 func (s *Session) Address() string { return s.job.Address }
 
@@ -132,23 +141,27 @@ func merge(own *rundir.Status, r record) {
 	case "FAILED":
 		code := 3
 		own.State, own.EndedAt = rundir.Failed, at(r.End)
-		switch {
-		case r.Code != nil && *r.Code < 0:
-			code = 128 - *r.Code
-			own.Reason = fmt.Sprintf("the driver was killed by signal %d", -*r.Code)
-		case r.Code != nil && *r.Code > 0:
-			code = *r.Code
-			own.Reason = fmt.Sprintf("the driver ended with status %d", code)
-			if code == 127 {
-				own.Reason += ": a program was not found on its node"
-			}
-		default:
+		if r.Code != nil && *r.Code != 0 {
+			code, own.Reason = DriverEnd(*r.Code)
+		} else {
 			own.Reason = because(r)
 		}
 		own.ExitCode = &code
 	default: // RUNNING, and what later releases add
 		own.State, own.Reason = rundir.Ready, ""
 	}
+}
+
+// DriverEnd is the exit status of a run whose driver ended with n, which is not 0
+// (-s after signal s), and why.
+func DriverEnd(n int) (code int, reason string) {
+	switch {
+	case n < 0:
+		return 128 - n, fmt.Sprintf("the driver was killed by signal %d", -n)
+	case n == 127:
+		return n, "the driver ended with status 127: a program was not found on its node"
+	}
+	return n, fmt.Sprintf("the driver ended with status %d", n)
 }
 
 // supervisor finds what went wrong in the first line of what Ray says of a job
@@ -313,7 +326,7 @@ func (s *Session) reread(ctx context.Context, out io.Writer, skip int64) (int64,
 	if w.err != nil {
 		err = &writeError{w.err}
 	}
-	return max(w.seen, skip), err
+	return w.written(), err
 }
 
 // rest writes what comes after the first skip bytes.
@@ -331,6 +344,9 @@ func (w *rest) Write(p []byte) (int, error) {
 	}
 	return len(p), w.err
 }
+
+// written is how many bytes of the log are written in all.
+func (w *rest) written() int64 { return max(w.seen, w.skip) }
 
 // writeError is a failure of the reader's side.
 type writeError struct{ err error }
@@ -371,25 +387,21 @@ func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, e
 			}
 		}
 	}()
-	var seen int64
+	w := &rest{out: out, skip: skip}
 	for {
 		_, data, err := conn.Read(ctx)
 		last.Store(time.Now().UnixNano())
 		if err != nil {
 			if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
-				return max(seen, skip), nil
+				return w.written(), nil
 			}
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return max(seen, skip), &Unreachable{fmt.Errorf("the log's connection broke: %w", err)}
+			return w.written(), &Unreachable{fmt.Errorf("the log's connection broke: %w", err)}
 		}
-		from := max(0, min(skip-seen, int64(len(data))))
-		seen += int64(len(data))
-		if from < int64(len(data)) {
-			if _, err := out.Write(data[from:]); err != nil {
-				return max(seen, skip), &writeError{err}
-			}
+		if _, err := w.Write(data); err != nil {
+			return w.written(), &writeError{err}
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/proc"
 )
 
@@ -94,6 +95,25 @@ func NewID(name string, now time.Time) string {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return fmt.Sprintf("%s-%s-%s", name, now.UTC().Format("20060102-150405"), hex.EncodeToString(b[:]))
+}
+
+// Files are those that every run of a plan is made of, for [Create]: the plan, its
+// artifacts, and docs as JSON.
+func Files(p *plan.Plan, docs map[string]any) (map[string][]byte, error) {
+	text, err := p.Frozen()
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{PlanFile: text}
+	for name, v := range docs {
+		if files[name], err = Text(v); err != nil {
+			return nil, err
+		}
+	}
+	for _, a := range p.Artifacts {
+		files[Artifacts+"/"+a.Name] = []byte(a.Text)
+	}
+	return files, nil
 }
 
 // Create makes the folder of a run with files, which are frozen: their hashes

@@ -112,10 +112,6 @@ func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rund
 	if err != nil {
 		return nil, err
 	}
-	text, err := p.Frozen()
-	if err != nil {
-		return nil, err
-	}
 	if job == nil {
 		job = func(*graph.Graph) ([]byte, error) { return script(p) }
 	}
@@ -123,15 +119,11 @@ func freeze(o Options, id string, job func(*graph.Graph) ([]byte, error)) (*rund
 	if err != nil {
 		return nil, err
 	}
-	files := map[string][]byte{rundir.PlanFile: text, Script: batch}
-	for name, v := range map[string]any{rundir.GraphFile: g, positionsFile: p.Positions} {
-		if files[name], err = rundir.Text(v); err != nil {
-			return nil, err
-		}
+	files, err := rundir.Files(p, map[string]any{rundir.GraphFile: g, positionsFile: p.Positions})
+	if err != nil {
+		return nil, err
 	}
-	for _, a := range p.Artifacts {
-		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
-	}
+	files[Script] = batch
 	root, err := filepath.Abs(o.Root)
 	if err != nil {
 		return nil, err

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/launchers/bind"
 )
 
 // Unreachable is the error for an API server that does not answer, or not as
@@ -75,7 +76,7 @@ type conn struct {
 
 // connect reads the kubeconfig as kubectl does; it asks nothing yet.
 func connect(w Where, block *tree.Value, env []string, version string) (*conn, error) {
-	getenv := environment(env)
+	getenv := bind.Getenv(env)
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: w.Kubeconfig}
 	if list := getenv(clientcmd.RecommendedConfigPathEnvVar); list != "" {
 		rules.Precedence = filepath.SplitList(list)
@@ -517,16 +518,4 @@ func firstLine(s string) string { l, _, _ := strings.Cut(strings.TrimSpace(s), "
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
-}
-
-// environment looks variables up, the last of a name first.
-func environment(env []string) func(string) string {
-	return func(name string) string {
-		for i := len(env) - 1; i >= 0; i-- {
-			if v, ok := strings.CutPrefix(env[i], name+"="); ok {
-				return v
-			}
-		}
-		return ""
-	}
 }

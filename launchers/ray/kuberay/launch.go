@@ -225,23 +225,13 @@ func (p *Prepared) Launch(ctx context.Context) (run *rundir.Run, object *Object,
 	return run, object, found, nil
 }
 
-// positionsFile keeps the places of fields in the user's file.
-const positionsFile = "positions.json"
-
 func (p *Prepared) freeze() (*rundir.Run, error) {
-	text, err := p.o.Plan.Frozen()
+	files, err := rundir.Files(p.o.Plan, nil)
 	if err != nil {
-		return nil, err
-	}
-	files := map[string][]byte{rundir.PlanFile: text}
-	if files[positionsFile], err = rundir.Text(p.o.Plan.Positions); err != nil {
 		return nil, err
 	}
 	if files[FileName], err = Manifest(p.o.Plan, p.Objects); err != nil {
 		return nil, err
-	}
-	for _, a := range p.o.Plan.Artifacts {
-		files[rundir.Artifacts+"/"+a.Name] = []byte(a.Text)
 	}
 	root, err := filepath.Abs(p.o.Root)
 	if err != nil {

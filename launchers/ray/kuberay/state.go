@@ -156,7 +156,6 @@ func (s *Session) missing(own *rundir.Status, other string) (*rundir.Status, err
 	if s.c.base != s.object.Server {
 		return own, &Unreachable{fmt.Errorf("%s leads to the API server %s, and the run is at %s: choose by --context", s.c.who(), s.c.base, s.object.Server)}
 	}
-	now := time.Now().UTC()
 	what := s.object.Kind + " " + s.object.Namespace + "/" + s.object.Name
 	if s.object.UID == "" {
 		own.State, own.Reason = rundir.Failed, "Kubernetes never got its object"
@@ -167,7 +166,7 @@ func (s *Session) missing(own *rundir.Status, other string) (*rundir.Status, err
 	if by, ok := s.run.StopRequested(); ok {
 		return s.stopped(own, "stopped by "+by.By)
 	}
-	own.State, own.EndedAt = rundir.Unknown, &now
+	own.State, own.EndedAt = rundir.Unknown, nil // when is not known
 	own.Reason = what + " is gone: somebody deleted it, or its time to live was over before its end was seen"
 	if other != "" {
 		own.Reason = what + " is another object now, of run " + other
@@ -176,7 +175,6 @@ func (s *Session) missing(own *rundir.Status, other string) (*rundir.Status, err
 	if err := s.run.Read(seenFile, &last); err == nil {
 		own.Reason += fmt.Sprintf("; last seen %s: %s", last.Time.Format(time.RFC3339), last.State)
 	}
-	own.EndedAt = nil // not known
 	return own, s.run.WriteStatus(own)
 }
 
@@ -278,14 +276,10 @@ func because(st rayv1.RayJobStatus) (int, string) {
 		n, err := strconv.Atoi(m[1])
 		switch {
 		case err != nil || n == 0:
-		case n < 0:
-			return 128 - n, fmt.Sprintf("the driver was killed by signal %d", -n)
-		case n == 127:
-			return n, "the driver ended with status 127: a program was not found on its node"
 		case n > 128 && n < 160: // of the shell around it
 			return n, fmt.Sprintf("the driver ended with status %d: signal %d killed it", n, n-128)
 		default:
-			return n, fmt.Sprintf("the driver ended with status %d", n)
+			return ray.DriverEnd(n)
 		}
 	}
 	switch st.Reason {
