@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,15 +50,11 @@ func beside(run func()) (err error) {
 	ray := filepath.Join(os.Getenv("GENRM_E2E_RAY"), "bin", "ray")
 	var ports []string // for Ray itself and its client server
 	for range 2 {
-		l, err := net.Listen("tcp", ":0")
+		port, err := suite.Port()
 		if err != nil {
 			return err
 		}
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
-		if err := l.Close(); err != nil {
-			return err
-		}
+		ports = append(ports, strconv.Itoa(port))
 	}
 	foreignAddress = "127.0.0.3:" + ports[0]
 	temp, err := os.MkdirTemp("/tmp", "ray-") // short: sockets lie in it

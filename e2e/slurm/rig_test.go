@@ -201,9 +201,13 @@ func (r *rig) example(dir string) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	port, err := suite.Port()
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	quoted := suite.CUE(filepath.Join(r.dir, "models"))
 	models := quoted[1:len(quoted)-1] + "/"
-	text := strings.NewReplacer(`"/models/`, `"`+models, `"/exp/`, `"`+models, "port: 8088", fmt.Sprintf("port: %d", freePort(r.t))).Replace(string(data))
+	text := strings.NewReplacer(`"/models/`, `"`+models, `"/exp/`, `"`+models, "port: 8088", fmt.Sprintf("port: %d", port)).Replace(string(data))
 	for _, part := range strings.Split(text, `"`+models)[1:] {
 		name, _, _ := strings.Cut(part, `"`)
 		if err := os.MkdirAll(filepath.Join(r.dir, "models", name), 0o755); err != nil {
@@ -211,16 +215,6 @@ func (r *rig) example(dir string) string {
 		}
 	}
 	return r.file("experiment.cue", text)
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // command is a program on the cluster's login node.

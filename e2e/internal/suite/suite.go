@@ -5,9 +5,14 @@ package suite
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -65,4 +70,29 @@ func CUE(s string) string {
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(s) // a string always can
 	return strings.TrimSpace(b.String())
+}
+
+// ports are those that Port returns: below the ephemeral range of a usual Linux,
+// so that no outgoing connection and no listener on port 0 gets one of them, and
+// below the range from which genrm takes ports for its runs (bind.Default).
+const (
+	firstPort = 18000
+	lastPort  = 19999
+)
+
+var nextPort atomic.Int64
+
+func init() { nextPort.Store(rand.Int64N(lastPort - firstPort + 1)) }
+
+// Port returns a port on which nobody listens, another one at each call: it can
+// be given to a program that listens on it some time later.
+func Port() (int, error) {
+	const n = lastPort - firstPort + 1
+	for range n {
+		port := firstPort + int(nextPort.Add(1)%n)
+		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("every port from %d to %d is taken", firstPort, lastPort)
 }
