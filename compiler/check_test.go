@@ -188,3 +188,42 @@ serve: instances: {for k in ["zeta", "alpha", "mid"] {(k): {engine: "sim", const
 		}
 	}
 }
+
+// TestRayAddress: an address of Ray's that is not the dashboard's is answered by
+// what the dashboard's is, one that the field takes.
+func TestRayAddress(t *testing.T) {
+	for given, want := range map[string]string{
+		"ray://host:10001":             "http://host:8265",
+		"ray://host":                   "http://host:8265",
+		"ray://[fd00::1]:10001":        "http://[fd00::1]:8265",
+		"host":                         "http://host:8265",
+		"10.0.0.7":                     "http://10.0.0.7:8265",
+		"host:8265":                    "http://host:8265",
+		"host:30265":                   "http://host:30265",
+		"host:10001":                   "http://host:8265",
+		"10.0.0.7:6379":                "http://10.0.0.7:8265",
+		"//host:8265":                  "http://host:8265",
+		"HTTP://host:8265/":            "http://host:8265/",
+		"HTTPS://gate.example/cluster": "https://gate.example/cluster",
+		"gate.example/cluster":         "http://gate.example/cluster",
+		"auto":                         "http://127.0.0.1:8265",
+		"":                             "http://host:8265",
+		"http://":                      "http://host:8265",
+		"http:///x":                    "http://host:8265",
+		"ray://host:no":                "http://host:8265",
+		"a b":                          "http://host:8265",
+	} {
+		for at, text := range map[string]string{
+			"ray.address":               `name: "x", serve: instances: q: {engine: "sim", constant: "1"}, ray: address: %q`,
+			"experiments.a.ray.address": `experiments: a: {serve: instances: q: {engine: "sim", constant: "1"}, ray: address: %q}`,
+		} {
+			found := compileFile(t, fmt.Sprintf(text, given), Options{}).Diagnostics
+			if len(found) != 1 || found[0].Code != "GRM2004" || found[0].Path != at || found[0].Remedy != fmt.Sprintf("write %q", want) || !strings.Contains(found[0].Detail, "Ray Client") {
+				t.Errorf("%q: want %s, got %+v", given, want, found)
+			}
+		}
+		if r := compileFile(t, fmt.Sprintf(`name: "x", serve: instances: q: {engine: "sim", constant: "1"}, ray: address: %q`, want), Options{}); r.Diagnostics.HasErrors() {
+			t.Errorf("%s, the remedy of %q, is refused: %+v", want, given, r.Diagnostics)
+		}
+	}
+}
