@@ -38,7 +38,7 @@ func TestCheckAgreesWithCUE(t *testing.T) {
 	if err := root.Err(); err != nil {
 		t.Fatal(err)
 	}
-	samples := []string{`null`, `true`, `0`, `1`, `-1`, `7`, `65`, `70000`, `0.5`, `1.5`, `1.0`, `-0.5`, `1e30`, `""`, `"x"`, `"a b"`, `"/x"`,
+	samples := []string{`null`, `true`, `0`, `1`, `-1`, `7`, `65`, `70000`, `0.5`, `1.5`, `1.0`, `-0.5`, `1e30`, `""`, `"x"`, `"a b"`, `"/x"`, `"/x\u0000y"`, `"/x\u0000.py"`, `["\u0000"]`, `{A: "\u0000"}`, `{file: "/\u0000"}`,
 		`"${x}"`, `"???"`, `"local"`, `"slurm"`, `"error"`, `"http://h/v1"`, `"ray://h:1"`, `"1.2.3"`, `"10:00:00"`, `[]`, `[1]`, `[1,2]`, `[1,0]`, `[0,1]`, `["a"]`, `["/a:/b"]`, `[2000,3000]`,
 		`{}`, `{nope: 1}`, `{env: "A"}`, `{env: "a b"}`, `{file: "/x"}`, `{file: "x"}`, `{module: "a.b"}`, `{module: "a b"}`, `{A: "x"}`, `{A: 1}`, `{"a b": "x"}`, `{x: null}`}
 	seen := map[*schema.Type]bool{}

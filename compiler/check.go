@@ -75,6 +75,10 @@ func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos)
 
 // scalar reports a value of a right kind that no alternative takes.
 func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc string) {
+	if plain := (&tree.Value{Kind: v.Kind, Text: strings.ReplaceAll(v.Text, nul, "")}); plain.Text != v.Text && slices.ContainsFunc(fit, func(a *schema.Alt) bool { return holds(plain, a) }) {
+		c.add("GRM2004", v.Pos, v.Path, v.Path+nulSummary, nulDetail, nulRemedy)
+		return
+	}
 	var choices []string
 	for _, a := range fit {
 		if a.Lit != nil {
@@ -94,6 +98,14 @@ func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc s
 	}
 	c.add("GRM2004", v.Pos, v.Path, summary, firstSentence(doc), remedy)
 }
+
+// What is said of text with a NUL that becomes a word or a variable of a process.
+const (
+	nul        = "\x00"
+	nulSummary = " holds a NUL character"
+	nulDetail  = "No argument and no variable of a process can hold one: it ends there."
+	nulRemedy  = `take "\u0000" out`
+)
 
 // dashboard is the address of a Ray dashboard on the host of another address of
 // its cluster: that of Ray Client (ray://host:10001), that of its GCS

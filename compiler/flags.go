@@ -269,6 +269,10 @@ func (e *experiment) renderWords(r flagRules, f engines.Flag, items []*tree.Valu
 	texts := make([]string, len(items))
 	for i, v := range items {
 		texts[i] = flagWord(f, v)
+		if strings.Contains(texts[i], nul) {
+			e.report("GRM3002", diag.Error, v, v.Path+nulSummary, nulDetail, nulRemedy)
+			return nil
+		}
 	}
 	option := func(s string) bool {
 		return strings.HasPrefix(s, "-") && s != "-" && !(r.style == words && plainNegative.MatchString(s))
