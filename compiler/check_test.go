@@ -227,3 +227,37 @@ func TestRayAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestSecretFlag: a flag that may not be set at all, because its value is a
+// secret, is one finding: the secret if there is one, with what to do instead.
+func TestSecretFlag(t *testing.T) {
+	const gateway = "clients use gateway.api_key"
+	for fields, want := range map[string][]string{
+		`engine_config: api_key: "hunter2"`:                                    {"GRM1008 remove it", gateway},
+		`engine_config: "api-key": _key`:                                       {"GRM1008 remove it", gateway},
+		`engine_config: api_key: "\(_key)x"`:                                   {"GRM1008 remove it", gateway},
+		`engine_config: api_key: strings.Join(["hun", "ter2"], "")`:            {"GRM1008 remove it", gateway},
+		`engine_config: hf_token: "hunter2"`:                                   {"GRM1008 remove it", `env: HF_TOKEN: {env: "HF_TOKEN"}`},
+		`engine_config: max_num_seqs: "hf_abcdefghijklmnopqrstuv"`:             {"GRM1008 take it out", "env: NAME"},
+		`extra_args: ["--api-key=hunter2"]`:                                    {"GRM1008 remove it", gateway},
+		`extra_args: ["--api-key", "hunter2"]`:                                 {"GRM1008 remove it", gateway},
+		`extra_args: ["--hf-token", "hunter2", "--x"]`:                         {"GRM1008 remove it", `env: HF_TOKEN: {env: "HF_TOKEN"}`},
+		`extra_args: ["--x", "--api-key", "hf_abcdefghijklmnopqrstuv"]`:        {"GRM1008 take it out", "env: NAME"},
+		`engine_config: api_key: "EMPTY"`:                                      {"GRM3006 remove it", ""},
+		`engine_config: api_key: {env: "KEY"}`:                                 {"GRM3006 remove it", ""},
+		`extra_args: ["--api-key=EMPTY"]`:                                      {"GRM3006 remove it", ""},
+		`extra_args: ["--api-key", "--x"]`:                                     {"GRM3006 remove it", ""},
+		`extra_args: ["--port=1", "x"], sampling_config: stop: ["--key", "x"]`: {"GRM3006 remove it", ""},
+	} {
+		text := fmt.Sprintf("import \"strings\"\n_s: strings.ToUpper(\"x\")\n_key: \"hunter2\"\nname: \"x\"\nserve: instances: \"q.1\": {engine: \"vllm\", model_path: \"/m\", num_gpus: 1, %s}\n", fields)
+		var found []string
+		for _, d := range compileFile(t, text, Options{}).Diagnostics {
+			if d.Severity == diag.Error {
+				found = append(found, d.Code+" "+d.Remedy)
+			}
+		}
+		if len(found) != 1 || !strings.HasPrefix(found[0], want[0]) || !strings.Contains(found[0], want[1]) {
+			t.Errorf("%s: want one finding, %s … %s, got %q", fields, want[0], want[1], found)
+		}
+	}
+}
