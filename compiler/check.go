@@ -2,6 +2,7 @@ package compiler
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,6 +75,10 @@ func (c *checker) value(v *tree.Value, t *schema.Type, doc string, key diag.Pos)
 
 // scalar reports a value of a right kind that no alternative takes.
 func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc string) {
+	if plain := (&tree.Value{Kind: v.Kind, Text: strings.ReplaceAll(v.Text, nul, "")}); plain.Text != v.Text && slices.ContainsFunc(fit, func(a *schema.Alt) bool { return holds(plain, a) }) {
+		c.add("GRM2004", v.Pos, v.Path, v.Path+nulSummary, nulDetail, nulRemedy)
+		return
+	}
 	var choices []string
 	for _, a := range fit {
 		if a.Lit != nil {
@@ -85,10 +90,50 @@ func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc s
 	if len(choices) == len(fit) && v.Kind == tree.String {
 		remedy = diag.DidYouMean(v.Text, choices)
 	}
+	if v.Path == "ray.address" || strings.HasSuffix(v.Path, ".ray.address") {
+		remedy = "write " + strconv.Quote(dashboard(v.Text))
+	}
 	if remedy == "" {
 		remedy = "write " + t.Describe()
 	}
 	c.add("GRM2004", v.Pos, v.Path, summary, firstSentence(doc), remedy)
+}
+
+// What is said of text with a NUL that becomes a word or a variable of a process.
+const (
+	nul        = "\x00"
+	nulSummary = " holds a NUL character"
+	nulDetail  = "No argument and no variable of a process can hold one: it ends there."
+	nulRemedy  = `take "\u0000" out`
+)
+
+// dashboard is the address of a Ray dashboard on the host of another address of
+// its cluster: that of Ray Client (ray://host:10001), that of its GCS
+// (host:6379), or one without a scheme. The port is kept where it may be the
+// dashboard's. Source: the ports of ray start in 2.60.0.
+func dashboard(text string) string {
+	scheme, rest, ok := strings.Cut(strings.TrimSpace(text), "://")
+	if !ok {
+		scheme, rest = "http", strings.TrimLeft(scheme, "/")
+	}
+	u, err := url.Parse("http://" + rest)
+	if err != nil || u.Hostname() == "" {
+		return "http://host:8265"
+	}
+	out := url.URL{Scheme: "http", Host: u.Host, Path: u.Path}
+	secure := strings.EqualFold(scheme, "https")
+	if secure {
+		out.Scheme = "https"
+	}
+	switch port := u.Port(); {
+	case u.Host == "auto": // Ray's word for the cluster of this machine
+		out.Host = "127.0.0.1:8265"
+	case !secure && !strings.EqualFold(scheme, "http"), port == "10001", port == "6379":
+		out.Host, out.Path = strings.TrimSuffix(u.Host, ":"+port)+":8265", ""
+	case port == "" && u.Path == "" && !secure:
+		out.Host += ":8265"
+	}
+	return out.String()
 }
 
 // list checks a list: its length where that is fixed, and every element.

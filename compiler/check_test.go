@@ -188,3 +188,76 @@ serve: instances: {for k in ["zeta", "alpha", "mid"] {(k): {engine: "sim", const
 		}
 	}
 }
+
+// TestRayAddress: an address of Ray's that is not the dashboard's is answered by
+// what the dashboard's is, one that the field takes.
+func TestRayAddress(t *testing.T) {
+	for given, want := range map[string]string{
+		"ray://host:10001":             "http://host:8265",
+		"ray://host":                   "http://host:8265",
+		"ray://[fd00::1]:10001":        "http://[fd00::1]:8265",
+		"host":                         "http://host:8265",
+		"10.0.0.7":                     "http://10.0.0.7:8265",
+		"host:8265":                    "http://host:8265",
+		"host:30265":                   "http://host:30265",
+		"host:10001":                   "http://host:8265",
+		"10.0.0.7:6379":                "http://10.0.0.7:8265",
+		"//host:8265":                  "http://host:8265",
+		"HTTP://host:8265/":            "http://host:8265/",
+		"HTTPS://gate.example/cluster": "https://gate.example/cluster",
+		"gate.example/cluster":         "http://gate.example/cluster",
+		"auto":                         "http://127.0.0.1:8265",
+		"":                             "http://host:8265",
+		"http://":                      "http://host:8265",
+		"http:///x":                    "http://host:8265",
+		"ray://host:no":                "http://host:8265",
+		"a b":                          "http://host:8265",
+	} {
+		for at, text := range map[string]string{
+			"ray.address":               `name: "x", serve: instances: q: {engine: "sim", constant: "1"}, ray: address: %q`,
+			"experiments.a.ray.address": `experiments: a: {serve: instances: q: {engine: "sim", constant: "1"}, ray: address: %q}`,
+		} {
+			found := compileFile(t, fmt.Sprintf(text, given), Options{}).Diagnostics
+			if len(found) != 1 || found[0].Code != "GRM2004" || found[0].Path != at || found[0].Remedy != fmt.Sprintf("write %q", want) || !strings.Contains(found[0].Detail, "Ray Client") {
+				t.Errorf("%q: want %s, got %+v", given, want, found)
+			}
+		}
+		if r := compileFile(t, fmt.Sprintf(`name: "x", serve: instances: q: {engine: "sim", constant: "1"}, ray: address: %q`, want), Options{}); r.Diagnostics.HasErrors() {
+			t.Errorf("%s, the remedy of %q, is refused: %+v", want, given, r.Diagnostics)
+		}
+	}
+}
+
+// TestSecretFlag: a flag that may not be set at all, because its value is a
+// secret, is one finding: the secret if there is one, with what to do instead.
+func TestSecretFlag(t *testing.T) {
+	const gateway = "clients use gateway.api_key"
+	for fields, want := range map[string][]string{
+		`engine_config: api_key: "hunter2"`:                                    {"GRM1008 remove it", gateway},
+		`engine_config: "api-key": _key`:                                       {"GRM1008 remove it", gateway},
+		`engine_config: api_key: "\(_key)x"`:                                   {"GRM1008 remove it", gateway},
+		`engine_config: api_key: strings.Join(["hun", "ter2"], "")`:            {"GRM1008 remove it", gateway},
+		`engine_config: hf_token: "hunter2"`:                                   {"GRM1008 remove it", `env: HF_TOKEN: {env: "HF_TOKEN"}`},
+		`engine_config: max_num_seqs: "hf_abcdefghijklmnopqrstuv"`:             {"GRM1008 take it out", "env: NAME"},
+		`extra_args: ["--api-key=hunter2"]`:                                    {"GRM1008 remove it", gateway},
+		`extra_args: ["--api-key", "hunter2"]`:                                 {"GRM1008 remove it", gateway},
+		`extra_args: ["--hf-token", "hunter2", "--x"]`:                         {"GRM1008 remove it", `env: HF_TOKEN: {env: "HF_TOKEN"}`},
+		`extra_args: ["--x", "--api-key", "hf_abcdefghijklmnopqrstuv"]`:        {"GRM1008 take it out", "env: NAME"},
+		`engine_config: api_key: "EMPTY"`:                                      {"GRM3006 remove it", ""},
+		`engine_config: api_key: {env: "KEY"}`:                                 {"GRM3006 remove it", ""},
+		`extra_args: ["--api-key=EMPTY"]`:                                      {"GRM3006 remove it", ""},
+		`extra_args: ["--api-key", "--x"]`:                                     {"GRM3006 remove it", ""},
+		`extra_args: ["--port=1", "x"], sampling_config: stop: ["--key", "x"]`: {"GRM3006 remove it", ""},
+	} {
+		text := fmt.Sprintf("import \"strings\"\n_s: strings.ToUpper(\"x\")\n_key: \"hunter2\"\nname: \"x\"\nserve: instances: \"q.1\": {engine: \"vllm\", model_path: \"/m\", num_gpus: 1, %s}\n", fields)
+		var found []string
+		for _, d := range compileFile(t, text, Options{}).Diagnostics {
+			if d.Severity == diag.Error {
+				found = append(found, d.Code+" "+d.Remedy)
+			}
+		}
+		if len(found) != 1 || !strings.HasPrefix(found[0], want[0]) || !strings.Contains(found[0], want[1]) {
+			t.Errorf("%s: want one finding, %s … %s, got %q", fields, want[0], want[1], found)
+		}
+	}
+}

@@ -334,8 +334,8 @@ func (ev *evaluator) value(v cue.Value, path string, key diag.Pos) *tree.Value {
 		out.Text, _ = v.String()
 		if secretValue(path, out.Text) {
 			ev.diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: out.Pos, Path: path, Summary: "a literal secret in " + path,
-				Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: secretRemedy, Secret: true})
-			out.Kind, out.Text = tree.Bad, ""
+				Detail: "A literal would reach plans, artifacts, logs and error texts.", Remedy: remedyAt(strings.Split(path, ".")), Secret: true})
+			out.Kind, out.Text = tree.Bad, secretText
 		}
 	case cue.IntKind, cue.FloatKind, cue.NumberKind:
 		n := tree.Number(numberText(v))

@@ -78,6 +78,9 @@ func (e *experiment) resolveFlag(r flagRules, block *tree.Value, f tree.Field, g
 		}
 	}
 	if who, owned := r.owned[flag.Name]; owned {
+		if redacted(f.Value) { // which says to remove it, too
+			return flag, false
+		}
 		e.reportKey("GRM3006", diag.Error, block, f.Name, f.Name+" is not yours to set: "+who, "", "remove it")
 		return flag, false
 	}
@@ -269,6 +272,10 @@ func (e *experiment) renderWords(r flagRules, f engines.Flag, items []*tree.Valu
 	texts := make([]string, len(items))
 	for i, v := range items {
 		texts[i] = flagWord(f, v)
+		if strings.Contains(texts[i], nul) {
+			e.report("GRM3002", diag.Error, v, v.Path+nulSummary, nulDetail, nulRemedy)
+			return nil
+		}
 	}
 	option := func(s string) bool {
 		return strings.HasPrefix(s, "-") && s != "-" && !(r.style == words && plainNegative.MatchString(s))
@@ -342,7 +349,7 @@ func (e *experiment) checkExtraArgs(r flagRules, block, extra *tree.Value, given
 	}
 	var argv []plan.Arg
 	here := map[string]diag.Pos{}
-	for _, v := range extra.Items {
+	for i, v := range extra.Items {
 		text, ok := v.AsString()
 		if !ok {
 			continue
@@ -368,6 +375,7 @@ func (e *experiment) checkExtraArgs(r flagRules, block, extra *tree.Value, given
 		place, typed := given[canonical]
 		first, again := here[canonical]
 		switch {
+		case owned && e.secretWord(extra.Items[i:], who):
 		case owned:
 			e.report("GRM3006", diag.Error, v, name+" is not yours to set: "+who, "", "remove it")
 		case typed:
@@ -385,6 +393,28 @@ func (e *experiment) checkExtraArgs(r flagRules, block, extra *tree.Value, given
 		}
 	}
 	return argv
+}
+
+// secretWord reports whether a literal secret was found in the first of the words,
+// a flag, or as its value behind it, and has that finding say why the flag may
+// not be there.
+func (e *experiment) secretWord(words []*tree.Value, why string) bool {
+	for i, v := range words[:min(2, len(words))] {
+		text, _ := v.AsString()
+		if i > 0 && strings.HasPrefix(text, "-") {
+			break
+		}
+		if redacted(v) {
+			return true
+		}
+		for j := range e.diags {
+			if d := &e.diags[j]; d.Code == "GRM1008" && d.Path == v.Path {
+				d.Remedy = "remove it: " + why
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // extraFlag resolves a spelling of extra_args as the parser will: aliases and
@@ -415,7 +445,7 @@ func (e *experiment) extraFlag(r flagRules, name string) (engines.Flag, bool) {
 
 // hasBad reports whether v or something in it was found faulty before.
 func hasBad(v *tree.Value) bool {
-	if v == nil || v.Kind == tree.Bad {
+	if v == nil || v.Kind == tree.Bad || redacted(v) {
 		return true
 	}
 	return slices.ContainsFunc(v.Items, hasBad) || slices.ContainsFunc(v.Fields, func(f tree.Field) bool { return hasBad(f.Value) })

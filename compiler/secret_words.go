@@ -27,7 +27,7 @@ func (e *experiment) secretWords(name string, v *tree.Value) {
 	refuse := func(at *tree.Value, what string) {
 		e.diags.Add(diag.Diagnostic{Code: "GRM1008", Severity: diag.Error, Pos: at.Pos, Path: at.Path, Summary: "a literal secret for " + what,
 			Detail: "A literal would reach plans, artifacts, logs and error texts.",
-			Remedy: `take it out, and pass it in the environment, by reference: env: NAME: {env: "NAME"}`, Secret: true})
+			Remedy: wordRemedy, Secret: true})
 	}
 	switch v.Kind {
 	case tree.String:

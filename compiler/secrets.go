@@ -12,6 +12,8 @@ import (
 	"cuelang.org/go/cue/token"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/compiler/tree"
+	"genrm.dev/genrm/schema/engines"
 )
 
 // tokenLike matches the published shapes of access tokens, wherever they stand
@@ -35,9 +37,25 @@ const secretText = "\u27e8redacted\u27e9"
 
 const secretRemedy = `refer to it: {env: "NAME"} for a variable, {file: "/path"} for a file; it is read where the process starts`
 
+// redacted reports whether a literal secret stood there, which was reported.
+func redacted(v *tree.Value) bool { return strings.Contains(v.Text, secretText) }
+
+const wordRemedy = `take it out, and pass it in the environment, by reference: env: NAME: {env: "NAME"}`
+
 // remedyAt is secretRemedy, or what takes its place where there are no references
-// of ours: among the variables of pods.
+// of ours: among the flags of a program and the variables of pods.
 func remedyAt(names []string) string {
+	if i := slices.Index(names, "engine_config"); i >= 0 {
+		for _, engine := range []string{"vllm", "sglang"} { // what both have, they have for one reason
+			if why, owned := ownedFlags[engine][engines.Key(strings.Trim(names[len(names)-1], `"`))]; owned && slices.Contains(names[:i], "instances") {
+				return "remove it: " + why
+			}
+		}
+		return wordRemedy
+	}
+	if slices.Contains(names, "extra_args") {
+		return wordRemedy
+	}
 	i := slices.Index(names, "kuberay")
 	if i < 0 || !slices.Contains(names[i:], "env") {
 		return secretRemedy

@@ -60,7 +60,7 @@ func compileServe(e *experiment, w *tree.Value) {
 
 // onRay tells what a Ray Serve application leaves to the gateway.
 func (s *serveRun) onRay() {
-	s.e.fact("serve", "Ray Serve starts the engines, by keyword arguments that say the same as the commands shown here")
+	s.e.fact("serve", "Ray Serve starts the engines, by the keyword arguments of its application: no command line of a judge is run")
 	for _, i := range s.e.plan.Instances {
 		path := tree.Join("serve.instances", i.Key)
 		switch i.Value.Engine {

@@ -14,7 +14,7 @@ type planCmd struct {
 }
 
 func (planCmd) Help() string {
-	return `Steps: as vet; then print what was decided: workload, mode and why, GPUs by role, judges with engine and parallelism, a map of GPUs, facts worth a review, and the exact command. What only the machine knows (ports, hosts, ranks, the job's id) stands in braces, such as {port:http}. Nothing is started or written, and no network is used.
+	return `Steps: as vet; then print what was decided: workload, mode and why, GPUs by role, judges with engine and parallelism, a map of GPUs, facts worth a review, and the exact command; for serve on Ray, which starts the engines itself, the application that it is sent. What only the machine knows (ports, hosts, ranks, the job's id) stands in braces, such as {port:http}. Nothing is started or written, and no network is used.
 
 Of a sweep with refused experiments the accepted ones are shown, and the exit status is 1 unless --skip-refused is given.
 

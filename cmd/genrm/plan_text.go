@@ -13,6 +13,7 @@ import (
 	"genrm.dev/genrm/compiler/emit"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/shell"
+	"genrm.dev/genrm/launchers/ray"
 )
 
 // planText prints a plan for people.
@@ -30,7 +31,10 @@ func planText(out io.Writer, p *plan.Plan) error {
 	if c := clusterText(p.Cluster); c != "" {
 		fmt.Fprintf(head, "  cluster\t%s\n", c)
 	}
-	if g := p.Gateway; g != nil {
+	switch g := p.Gateway; {
+	case g != nil && onServe(p):
+		fmt.Fprintf(head, "  gateway\t`genrm gateway --run ID`, where you start it: %s:%s, failure policy %s\n", g.Host, g.Port, g.FailurePolicy)
+	case g != nil:
 		fmt.Fprintf(head, "  gateway\t%s:%s, failure policy %s\n", g.Host, g.Port, g.FailurePolicy)
 	}
 	if err := head.Flush(); err != nil {
@@ -63,13 +67,21 @@ func planText(out io.Writer, p *plan.Plan) error {
 			}
 		}
 	}
-	if err := commands(&b, p); err != nil {
+	started := commands
+	if onServe(p) {
+		started = application
+	}
+	if err := started(&b, p); err != nil {
 		return err
 	}
 	if len(p.Artifacts) > 0 {
 		section(&b, "Files")
 		for _, a := range p.Artifacts {
-			fmt.Fprintf(&b, "  %s (%d bytes)\n", a.Name, len(a.Text))
+			reader := ""
+			if onServe(p) && a.Name == ray.GatewayFile {
+				reader = ", for `genrm gateway --run ID`"
+			}
+			fmt.Fprintf(&b, "  %s (%d bytes)%s\n", a.Name, len(a.Text), reader)
 		}
 	}
 	_, err := out.Write(b.Bytes())
