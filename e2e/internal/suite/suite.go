@@ -72,12 +72,13 @@ func CUE(s string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// ports are those that Port returns: below the ephemeral range of a usual Linux,
+// firstPort and lastPort bound those that Port returns: above the ephemeral range of a usual Linux,
 // so that no outgoing connection and no listener on port 0 gets one of them, and
-// below the range from which genrm takes ports for its runs (bind.Default).
+// apart from those that genrm takes for its runs (bind.Default) and Ray for its
+// workers (10002 to 19999).
 const (
-	firstPort = 18000
-	lastPort  = 19999
+	firstPort = 61000
+	lastPort  = 65535
 )
 
 var nextPort atomic.Int64
