@@ -2,6 +2,7 @@ package kuberay
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -336,6 +337,48 @@ func TestService(t *testing.T) {
 	plain := built(t, accepted(t, serve("")), testRun).RayService.Spec
 	if plain.ServeService != nil || plain.UpgradeStrategy != nil || plain.RayClusterDeletionDelaySeconds != nil || plain.ExcludeHeadPodFromServeSvc || plain.RayClusterSpec.GcsFaultToleranceOptions != nil || plain.RayClusterSpec.HeadServiceAnnotations != nil || plain.RayClusterSpec.HeadGroupSpec.ServiceType != "" {
 		t.Errorf("%+v", plain)
+	}
+}
+
+// TestOperator: what the operator's own code makes of the fields: the head's
+// variables, the command of its container, the services.
+func TestOperator(t *testing.T) {
+	ctx := context.Background()
+	service := built(t, accepted(t, serve(rich+`, serve_service: annotations: "cloud/internal": "true"`)), testRun).RayService
+	cluster := rayv1.RayCluster{ObjectMeta: *service.ObjectMeta.DeepCopy(), Spec: *service.Spec.RayClusterSpec.DeepCopy()}
+	cluster.UID = "uid"
+	pod := func(t corev1.PodTemplateSpec, kind rayv1.RayNodeType, params map[string]string) corev1.Container {
+		return common.BuildPod(ctx, t, kind, params, "6379", true, utils.RayServiceCRD, "head", nil).Spec.Containers[0]
+	}
+	head := pod(common.DefaultHeadPodTemplate(ctx, cluster, cluster.Spec.HeadGroupSpec, "head", "6379"), rayv1.HeadNode, cluster.Spec.HeadGroupSpec.RayStartParams)
+	env := map[string]string{}
+	for _, e := range head.Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			env[e.Name] = e.ValueFrom.SecretKeyRef.Name + "/" + e.ValueFrom.SecretKeyRef.Key
+		}
+	}
+	for name, want := range map[string]string{utils.RAY_REDIS_ADDRESS: "rediss://redis.ml:6380", utils.REDIS_USERNAME: "redis/user", utils.REDIS_PASSWORD: "redis/password", utils.RAY_EXTERNAL_STORAGE_NS: "judges"} {
+		if env[name] != want {
+			t.Errorf("%s is %q, want %q", name, env[name], want)
+		}
+	}
+	worker := pod(common.DefaultWorkerPodTemplate(ctx, cluster, cluster.Spec.WorkerGroupSpecs[0], "w", "head", "6379", "", 0, 0), rayv1.WorkerNode, cluster.Spec.WorkerGroupSpecs[0].RayStartParams)
+	for _, c := range []struct {
+		got  corev1.Container
+		want string
+	}{{head, "--num-cpus=0 "}, {head, "--object-store-memory=20000000000 "}, {worker, `--resources='{"judge": 1}' `}} {
+		if line := strings.Join(c.got.Args, " ") + " "; !strings.Contains(line, c.want) {
+			t.Errorf("no %s in %s", c.want, line)
+		}
+	}
+	of, err := common.BuildServiceForHeadPod(ctx, cluster, nil, cluster.Spec.HeadServiceAnnotations)
+	if err != nil || of.Spec.Type != corev1.ServiceTypeLoadBalancer || of.Annotations["cloud/internal"] != "true" {
+		t.Errorf("%+v, %v", of, err)
+	}
+	judges, err := common.BuildServeServiceForRayService(ctx, *service, cluster)
+	if err != nil || judges.Name != "judges-serve-svc" || judges.Spec.Type != corev1.ServiceTypeLoadBalancer || judges.Annotations["cloud/internal"] != "true" || len(judges.Spec.Ports) != 1 || judges.Spec.Ports[0].Port != 8000 {
+		t.Errorf("%+v, %v", judges, err)
 	}
 }
 
