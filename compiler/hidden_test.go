@@ -141,3 +141,22 @@ relax: {
 		})
 	}
 }
+
+// TestSecretsOfKubernetes: what a secret is to be in the block of Kubernetes,
+// which has references of its own.
+func TestSecretsOfKubernetes(t *testing.T) {
+	for field, want := range map[string]string{
+		`env: HF_TOKEN: "hunter2"`:     `kuberay: secrets: HF_TOKEN: {name: "…", key: "…"}`,
+		`secrets: HF_TOKEN: "hunter2"`: `: HF_TOKEN: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: {redis_address: "r:1", redis_password: "hunter2"}`: `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`env: REDIS_PASSWORD: "hunter2"`:                                         `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`head_ray_start_params: "redis-password": "hunter2"`:                     `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: redis_address: "redis://:hunter2@r:1"`:             `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: redis_address: "redis://ray:hunter2@r:1"`:          `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+	} {
+		r := compileText(t, "name: \"a\"\nkuberay: {image: \"i:1\", "+field+"}\n"+`serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1}`+"\n")
+		if len(r.Diagnostics) != 1 || r.Diagnostics[0].Code != "GRM1008" || !strings.HasSuffix(r.Diagnostics[0].Remedy, want) || strings.Contains(fmt.Sprintf("%+v", r.Diagnostics), "hunter2") {
+			t.Errorf("%s: %+v", field, r.Diagnostics)
+		}
+	}
+}

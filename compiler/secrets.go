@@ -19,7 +19,7 @@ import (
 // tokenLike matches the published shapes of access tokens, wherever they stand
 // in a text: OpenAI, Hugging Face, GitHub, GitLab, Slack, AWS, NVIDIA, Google,
 // JSON Web Tokens, private keys, and passwords in URLs.
-var tokenLike = regexp.MustCompile(`\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+)|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s:@{}$]+:[^/\s@{}$]+@`)
+var tokenLike = regexp.MustCompile(`\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+)|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s:@{}$]*:[^/\s@{}$]+@`)
 
 // secretName matches names of fields and variables whose value is a secret.
 var secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|password|passwd|secret|secret[_-]key|access[_-]key|wandb[_-]key|hf[_-]token|auth[_-]?token|access[_-]token|bearer[_-]token|github[_-]token)$|^(proxy-)?authorization$|^cookie$|^[A-Z0-9_]+_TOKEN$`)
@@ -30,6 +30,10 @@ func notSecret(s string) bool {
 	l := strings.ToLower(s)
 	return s == "" || s == "???" || strings.Contains(s, "${") || l == "empty" || l == "none" || strings.HasPrefix(l, "dummy")
 }
+
+// redisPassword matches the names under which the password of Ray's Redis is
+// known: here, to the operator, and to ray start.
+var redisPassword = regexp.MustCompile(`(?i)^redis[_-]password$`)
 
 // secretText is what stands in for a literal secret from here on, so that no
 // error text, plan or artifact can hold it.
@@ -43,7 +47,8 @@ func redacted(v *tree.Value) bool { return strings.Contains(v.Text, secretText) 
 const wordRemedy = `take it out, and pass it in the environment, by reference: env: NAME: {env: "NAME"}`
 
 // remedyAt is secretRemedy, or what takes its place where there are no references
-// of ours: among the flags of a program and the variables of pods.
+// of ours: among the flags of a program, and in the block of Kubernetes, which
+// refers to secrets of its own.
 func remedyAt(names []string) string {
 	if i := slices.Index(names, "engine_config"); i >= 0 {
 		for _, engine := range []string{"vllm", "sglang"} { // what both have, they have for one reason
@@ -57,10 +62,18 @@ func remedyAt(names []string) string {
 		return wordRemedy
 	}
 	i := slices.Index(names, "kuberay")
-	if i < 0 || !slices.Contains(names[i:], "env") {
+	if i < 0 {
 		return secretRemedy
 	}
 	name := names[len(names)-1]
+	switch {
+	case redisPassword.MatchString(name), slices.Contains(names[i:], "gcs_fault_tolerance"):
+		return `refer to a secret of Kubernetes: kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`
+	case slices.Contains(names[i:], "secrets"):
+		return fmt.Sprintf(`refer to a secret of Kubernetes: %s: {name: "…", key: "…"}`, name)
+	case !slices.Contains(names[i:], "env"):
+		return secretRemedy
+	}
 	if strings.ToUpper(name) != name || name == "" || name == secretText {
 		name = "NAME" // an item of a pod template: {name: "NAME", value: "…"}
 	}

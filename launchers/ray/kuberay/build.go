@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -37,6 +38,11 @@ const (
 	// defaultGPU is the resource that GPUs are in Kubernetes.
 	defaultGPU = "nvidia.com/gpu"
 
+	// What the operator gives the autoscaler's container. Source:
+	// BuildAutoscalerContainer in controllers/ray/common/pod.go of ray-operator v1.5.1.
+	autoscalerCPU    = "500m"
+	autoscalerMemory = "512Mi"
+
 	// maxConfigMap is the most bytes that a ConfigMap's values may have together.
 	// Source: MaxSecretSize of k8s.io/api/core/v1, which it shares.
 	maxConfigMap = corev1.MaxSecretSize
@@ -55,6 +61,16 @@ var headPorts = []corev1.ContainerPort{
 var servePort = corev1.ContainerPort{Name: "serve", ContainerPort: 8000, Protocol: corev1.ProtocolTCP}
 
 type secretKey struct{ name, key string }
+
+func asSecretKey(v *tree.Value) secretKey {
+	name, _ := v.Field("name").AsString()
+	key, _ := v.Field("key").AsString()
+	return secretKey{name, key}
+}
+
+func fromSecret(k secretKey) *corev1.EnvVarSource {
+	return &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: k.name}, Key: k.key}}
+}
 
 // builder makes the objects of one run.
 type builder struct {
@@ -88,9 +104,7 @@ func build(p *plan.Plan, run Run, hash string) (*builder, error) {
 	b := &builder{p: p, hash: hash, s: settings(p), run: run, objects: &Objects{}, secrets: map[string]secretKey{}}
 	if v := b.s.Field("secrets"); v.OK() {
 		for _, f := range v.Fields {
-			name, _ := f.Value.Field("name").AsString()
-			key, _ := f.Value.Field("key").AsString()
-			b.secrets[f.Name] = secretKey{name, key}
+			b.secrets[f.Name] = asSecretKey(f.Value)
 		}
 	}
 	b.tolerations = decode[corev1.Toleration](b, "tolerations")
@@ -251,8 +265,24 @@ func (b *builder) add(code string, sev diag.Severity, path, summary, detail, rem
 // queued is the metadata of the main object.
 func (b *builder) queued() metav1.ObjectMeta {
 	m := b.meta()
+	maps.Copy(m.Labels, texts(b.s.Field("labels"))) // genrm's own are refused
+	maps.Copy(m.Annotations, texts(b.s.Field("annotations")))
 	if q, ok := b.s.Field("queue").AsString(); ok {
 		m.Labels[LabelQueue] = q
+	}
+	return m
+}
+
+// texts are the fields of a struct of texts, nil if there are none.
+func texts(v *tree.Value) map[string]string {
+	if !v.OK() || len(v.Fields) == 0 {
+		return nil
+	}
+	m := map[string]string{}
+	for _, f := range v.Fields {
+		if t, ok := f.Value.AsString(); ok {
+			m[f.Name] = t
+		}
 	}
 	return m
 }
@@ -345,7 +375,22 @@ func (b *builder) service() error {
 	}
 	b.objects.RayService = &rayv1.RayService{
 		TypeMeta: metav1.TypeMeta{APIVersion: rayv1.GroupVersion.String(), Kind: "RayService"}, ObjectMeta: b.queued(),
-		Spec: rayv1.RayServiceSpec{ServeConfigV2: string(config), RayClusterSpec: b.cluster()},
+		Spec: rayv1.RayServiceSpec{ServeConfigV2: string(config), RayClusterSpec: b.cluster(), ExcludeHeadPodFromServeSvc: b.s.Field("exclude_head_from_serve").IsTrue()},
+	}
+	spec := &b.objects.RayService.Spec
+	if v := b.s.Field("serve_service"); v.OK() {
+		spec.ServeService = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Labels: texts(v.Field("labels")), Annotations: texts(v.Field("annotations"))}}
+		if t, ok := v.Field("type").AsString(); ok {
+			spec.ServeService.Spec.Type = corev1.ServiceType(t)
+		}
+	}
+	if t, ok := b.s.Field("upgrade_strategy").AsString(); ok {
+		kind := rayv1.RayServiceUpgradeType(t)
+		spec.UpgradeStrategy = &rayv1.RayServiceUpgradeStrategy{Type: &kind}
+	}
+	if v, ok := b.s.Field("cluster_deletion_delay").AsInt(); ok {
+		n := int32(v)
+		spec.RayClusterDeletionDelaySeconds = &n
 	}
 	if b.run.ID != "" {
 		line := new(bytes.Buffer)
@@ -361,6 +406,12 @@ func (b *builder) cluster() rayv1.RayClusterSpec {
 	head := b.template("head", b.podTemplate(HeadContainer, b.shape.gpus, true))
 	c.HeadGroupSpec = rayv1.HeadGroupSpec{Template: head, RayStartParams: b.params(head, b.shape.gpus)}
 	c.HeadGroupSpec.RayStartParams["dashboard-host"] = "0.0.0.0"
+	maps.Copy(c.HeadGroupSpec.RayStartParams, texts(b.s.Field("head_ray_start_params")))
+	c.GcsFaultToleranceOptions = b.faultTolerance()
+	if t, ok := b.s.Lookup("head_service", "type").AsString(); ok {
+		c.HeadGroupSpec.ServiceType = corev1.ServiceType(t)
+	}
+	c.HeadServiceAnnotations = texts(b.s.Lookup("head_service", "annotations"))
 	auto := b.s.Field("autoscaling")
 	if b.shape.workers > 0 || auto.OK() && b.shape.perWorker > 0 {
 		n := int32(b.shape.workers)
@@ -374,18 +425,70 @@ func (b *builder) cluster() rayv1.RayClusterSpec {
 			if v, ok := auto.Field("max").AsInt(); ok {
 				high = int32(v)
 			}
-			if v, ok := auto.Field("idle_timeout").AsInt(); ok {
-				idle := int32(v)
-				c.AutoscalerOptions = &rayv1.AutoscalerOptions{IdleTimeoutSeconds: &idle}
-			}
+			c.AutoscalerOptions = b.autoscaler(auto)
 		}
 		worker := b.template("worker", b.podTemplate(WorkerContainer, b.shape.perWorker, false))
 		c.WorkerGroupSpecs = []rayv1.WorkerGroupSpec{{
 			GroupName: "workers", Replicas: &n, MinReplicas: &low, MaxReplicas: &high, NumOfHosts: 1,
 			Template: worker, RayStartParams: b.params(worker, b.shape.perWorker),
 		}}
+		maps.Copy(c.WorkerGroupSpecs[0].RayStartParams, texts(b.s.Field("worker_ray_start_params")))
 	}
 	return c
+}
+
+// faultTolerance is the Redis that keeps the state of the head, nil if there is
+// none. What is secret is referred to.
+func (b *builder) faultTolerance() *rayv1.GcsFaultToleranceOptions {
+	v := b.s.Field("gcs_fault_tolerance")
+	if !v.OK() {
+		return nil
+	}
+	o := &rayv1.GcsFaultToleranceOptions{}
+	o.RedisAddress, _ = v.Field("redis_address").AsString()
+	o.ExternalStorageNamespace, _ = v.Field("external_storage_namespace").AsString()
+	credential := func(field string) *rayv1.RedisCredential {
+		if !v.Field(field).OK() {
+			return nil
+		}
+		return &rayv1.RedisCredential{ValueFrom: fromSecret(asSecretKey(v.Field(field)))}
+	}
+	o.RedisUsername, o.RedisPassword = credential("redis_username"), credential("redis_password")
+	return o
+}
+
+// autoscaler is what is stated of Ray's autoscaler, nil if nothing is.
+func (b *builder) autoscaler(v *tree.Value) *rayv1.AutoscalerOptions {
+	var o rayv1.AutoscalerOptions
+	if n, ok := v.Field("idle_timeout").AsInt(); ok {
+		idle := int32(n)
+		o.IdleTimeoutSeconds = &idle
+	}
+	if t, ok := v.Field("upscaling_mode").AsString(); ok {
+		mode := rayv1.UpscalingMode(t)
+		o.UpscalingMode = &mode
+	}
+	if t, ok := v.Field("version").AsString(); ok {
+		release := rayv1.AutoscalerVersion(t)
+		o.Version = &release
+	}
+	cpu, okCPU := b.quantity("autoscaling", "cpus")
+	memory, okMemory := b.quantity("autoscaling", "memory")
+	if okCPU || okMemory {
+		// The operator takes this in the place of its own: what is left out would be no limit.
+		limits := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(autoscalerCPU), corev1.ResourceMemory: resource.MustParse(autoscalerMemory)}
+		if okCPU {
+			limits[corev1.ResourceCPU] = cpu
+		}
+		if okMemory {
+			limits[corev1.ResourceMemory] = memory
+		}
+		o.Resources = &corev1.ResourceRequirements{Limits: limits, Requests: limits.DeepCopy()}
+	}
+	if o.IdleTimeoutSeconds == nil && o.UpscalingMode == nil && o.Version == nil && o.Resources == nil {
+		return nil
+	}
+	return &o
 }
 
 // params are the flags of ray start that say what the pod has: read from the
@@ -412,8 +515,8 @@ func (b *builder) gpuResource() corev1.ResourceName {
 }
 
 // quantity reads a quantity that Check has found good, or reports it.
-func (b *builder) quantity(field string) (resource.Quantity, bool) {
-	v := b.s.Field(field)
+func (b *builder) quantity(steps ...string) (resource.Quantity, bool) {
+	v, field := b.s.Lookup(steps...), strings.Join(steps, ".")
 	if !v.OK() || v.Text == "" {
 		return resource.Quantity{}, false
 	}
@@ -423,7 +526,7 @@ func (b *builder) quantity(field string) (resource.Quantity, bool) {
 			"Kubernetes takes a positive number with a unit: m for thousandths, k, M, G or T, and Ki, Mi, Gi or Ti for powers of 1024.", "write 8 or \"500m\" for CPUs, \"64Gi\" for memory")
 		return resource.Quantity{}, false
 	}
-	if !strings.HasSuffix(field, "_cpus") && q.Cmp(resource.MustParse("1Mi")) < 0 {
+	if !strings.HasSuffix(field, "cpus") && q.Cmp(resource.MustParse("1Mi")) < 0 {
 		b.add("GRM8412", diag.Error, "kuberay."+field, fmt.Sprintf("%s is %s, which are bytes", field, v.Text),
 			"No program starts in less than a mebibyte.", fmt.Sprintf("write a unit: %q", v.Text+"Gi"))
 		return resource.Quantity{}, false
@@ -471,7 +574,16 @@ func (b *builder) podTemplate(name string, gpus int, head bool) corev1.PodTempla
 	spec := corev1.PodSpec{Volumes: []corev1.Volume{shm}}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: shm.Name, MountPath: "/dev/shm"}}
 	if m := b.objects.ConfigMap; m != nil {
-		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "genrm", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: m.Name}}}})
+		files := &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: m.Name}}
+		if head && b.s.Field("gcs_fault_tolerance").OK() {
+			// The operator empties the Redis by a pod made after the head's, when the run has
+			// been removed, and with it the config map: the pod would wait for it, and the end
+			// of the Ray cluster for the pod. Source: buildRedisCleanupJob in
+			// controllers/ray/raycluster_controller.go of ray-operator v1.5.1.
+			optional := true
+			files.Optional = &optional
+		}
+		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "genrm", VolumeSource: corev1.VolumeSource{ConfigMap: files}})
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "genrm", MountPath: filesDir, ReadOnly: true})
 	}
 	spec.Volumes = append(spec.Volumes, b.volumes...)
@@ -510,7 +622,7 @@ func (b *builder) env() []corev1.EnvVar {
 		}
 	}
 	secret := func(name string, k secretKey) {
-		put(corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: k.name}, Key: k.key}}})
+		put(corev1.EnvVar{Name: name, ValueFrom: fromSecret(k)})
 	}
 	for _, e := range b.cmd.pods {
 		if e.secret != "" {

@@ -55,6 +55,9 @@ var (
 
 	// jobOnly are the fields that belong to RayJob objects.
 	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
+
+	// serveOnly are the fields that belong to RayService objects.
+	serveOnly = []string{"serve_service", "exclude_head_from_serve", "upgrade_strategy", "cluster_deletion_delay"}
 )
 
 // operatorEnv are variables that the operator adds to the containers of Ray
@@ -78,6 +81,8 @@ func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
 	b.image()
 	b.sizes()
 	b.environment()
+	b.headState()
+	b.startParams()
 	b.autoscaling()
 	b.kueue()
 	if p.Workload == plan.Serve {
@@ -87,6 +92,11 @@ func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
 			}
 		}
 	} else {
+		for _, f := range serveOnly {
+			if b.s.Field(f).OK() {
+				b.add("GRM8405", diag.Warning, "kuberay."+f, fmt.Sprintf("%s has no effect on a %s workload", f, p.Workload), "It belongs to RayService objects; a run that ends is a RayJob.", "remove it")
+			}
+		}
 		b.submission()
 	}
 	b.size()
@@ -143,38 +153,47 @@ func (b *builder) names() {
 			object(x, tree.Index("kuberay.image_pull_secrets", i), "name of a secret")
 		}
 	}
+	secret := func(v *tree.Value, at string) {
+		object(v.Field("name"), at+".name", "name of a secret")
+		if k := v.Field("key"); k.OK() {
+			bad(at+".key", "key of a secret", k.Text, validation.IsConfigMapKey(k.Text))
+		}
+	}
 	if v := b.s.Field("secrets"); v.OK() {
 		for _, f := range v.Fields {
-			at := tree.Join("kuberay.secrets", f.Name)
-			object(f.Value.Field("name"), at+".name", "name of a secret")
-			if k := f.Value.Field("key"); k.OK() {
-				bad(at+".key", "key of a secret", k.Text, validation.IsConfigMapKey(k.Text))
-			}
+			secret(f.Value, tree.Join("kuberay.secrets", f.Name))
 		}
 	}
-	if v := b.s.Field("node_selector"); v.OK() {
+	for _, field := range []string{"redis_username", "redis_password"} {
+		secret(b.s.Lookup("gcs_fault_tolerance", field), "kuberay.gcs_fault_tolerance."+field)
+	}
+	marks := func(steps ...string) {
+		v := b.s.Lookup(steps...)
+		if !v.OK() {
+			return
+		}
 		for _, f := range v.Fields {
-			at := tree.Join("kuberay.node_selector", f.Name)
-			bad(at, "key of a label", f.Name, validation.IsQualifiedName(f.Name))
-			bad(at, "value of a label", f.Value.Text, validation.IsValidLabelValue(f.Value.Text))
-		}
-	}
-	for _, field := range []string{"head", "worker"} {
-		for _, steps := range [][]string{{"metadata", "labels"}, {"metadata", "annotations"}, {"spec", "nodeSelector"}} {
-			v := b.s.Lookup(append([]string{field}, steps...)...)
-			if !v.OK() {
-				continue
-			}
-			for _, f := range v.Fields {
-				at := tree.Join("kuberay."+field+"."+strings.Join(steps, "."), f.Name)
-				if steps[1] == "annotations" {
-					bad(at, "key of an annotation", f.Name, validation.IsQualifiedName(strings.ToLower(f.Name)))
-					continue
-				}
+			at := tree.Join("kuberay."+strings.Join(steps, "."), f.Name)
+			switch {
+			case len(steps) == 1 && steps[0] != "node_selector" && b.ours(at, f.Name):
+			case steps[len(steps)-1] == "annotations":
+				bad(at, "key of an annotation", f.Name, validation.IsQualifiedName(strings.ToLower(f.Name)))
+			default:
 				bad(at, "key of a label", f.Name, validation.IsQualifiedName(f.Name))
 				bad(at, "value of a label", f.Value.Text, validation.IsValidLabelValue(f.Value.Text))
 			}
 		}
+	}
+	marks("node_selector")
+	marks("labels")
+	marks("annotations")
+	marks("head_service", "annotations")
+	marks("serve_service", "labels")
+	marks("serve_service", "annotations")
+	for _, field := range []string{"head", "worker"} {
+		marks(field, "metadata", "labels")
+		marks(field, "metadata", "annotations")
+		marks(field, "spec", "nodeSelector")
 		object(b.s.Lookup(field, "spec", "serviceAccountName"), "kuberay."+field+".spec.serviceAccountName", "name of a service account")
 	}
 	// As the user wrote them: positions are right beside faulty items, too.
@@ -224,6 +243,19 @@ func (b *builder) names() {
 		}
 		paths[where] = at
 	}
+}
+
+// ours reports a label or annotation of the object that is genrm's to set.
+func (b *builder) ours(at, name string) bool {
+	remedy := "remove it"
+	switch {
+	case name == LabelQueue && strings.HasPrefix(at, "kuberay.labels"):
+		remedy = "write kuberay: queue: \"NAME\""
+	case name != ManagedBy && !strings.HasPrefix(name, "genrm.dev/"):
+		return false
+	}
+	b.add("GRM8417", diag.Error, at, name+" is genrm's to set", "By it runs and their queues are known.", remedy)
+	return true
 }
 
 // pod is one of the run's pod templates as the user may name it.
@@ -379,6 +411,105 @@ func (b *builder) same(name, field string) bool {
 	return field == "secrets" && v.SecretEnv == name
 }
 
+// headState checks that the state of the head is kept in one way, by
+// gcs_fault_tolerance. The operator refuses each of these, and names the first.
+// Source: ValidateRayClusterSpec of ray-operator v1.5.1.
+func (b *builder) headState() {
+	const block = "kuberay.gcs_fault_tolerance"
+	stated := b.s.Field("gcs_fault_tolerance") != nil
+	refuse := func(at, summary, detail, remedy string) {
+		d := b.p.Finding("GRM8419", diag.Error, at, summary, detail, remedy)
+		if stated {
+			d.Related = []diag.Related{{Pos: b.p.Pos(block), Message: "gcs_fault_tolerance"}}
+		}
+		b.found.Add(d)
+	}
+	field := func(name string) string {
+		if stated {
+			return "remove it: that is " + name + " of gcs_fault_tolerance"
+		}
+		return "write kuberay: gcs_fault_tolerance: " + name + ", or remove it"
+	}
+	annotation := func(name string) (string, string) {
+		t, _ := b.s.Lookup("annotations", name).AsString()
+		return tree.Join("kuberay.annotations", name), t
+	}
+	at, old := annotation(utils.RayFTEnabledAnnotationKey)
+	if stated && old != "" {
+		refuse(at, utils.RayFTEnabledAnnotationKey+" beside gcs_fault_tolerance", "They are the old and the new way to say that a Redis keeps the state of the head, and the operator refuses both together.", "remove the annotation")
+	}
+	if at, t := annotation(utils.RayExternalStorageNSAnnotationKey); stated && t != "" {
+		refuse(at, utils.RayExternalStorageNSAnnotationKey+" beside gcs_fault_tolerance", "The operator takes it from gcs_fault_tolerance, and refuses the annotation beside it.", field("external_storage_namespace"))
+	}
+	for _, v := range []struct {
+		name, field string
+		refused     bool
+	}{
+		{utils.RAY_REDIS_ADDRESS, "redis_address", stated || !strings.EqualFold(old, "true")},
+		{utils.REDIS_USERNAME, "redis_username", true},
+		{utils.REDIS_PASSWORD, "redis_password", stated},
+	} {
+		if at := b.headVariable(v.name); at != "" && v.refused {
+			refuse(at, v.name+" is set in the head's pod", "The operator sets it from gcs_fault_tolerance, and refuses it elsewhere.", field(v.field))
+		}
+	}
+	for _, p := range []struct {
+		name, field string
+		refused     bool
+	}{{"redis-username", "redis_username", true}, {"redis-password", "redis_password", stated}} {
+		if v := b.s.Lookup("head_ray_start_params", p.name); v.OK() && v.Text != "" && p.refused {
+			refuse(tree.Join("kuberay.head_ray_start_params", p.name), p.name+" is among the flags of ray start", "The operator sets it from gcs_fault_tolerance, and refuses it elsewhere.", field(p.field))
+		}
+	}
+	if at := b.headVariable(utils.RAY_EXTERNAL_STORAGE_NS); at != "" && b.s.Lookup("gcs_fault_tolerance", "external_storage_namespace") != nil {
+		d := b.p.Finding("GRM8418", diag.Error, at, utils.RAY_EXTERNAL_STORAGE_NS+" is set twice", "Where the variable is set, the operator leaves it, whatever gcs_fault_tolerance says.", "remove it")
+		d.Related = []diag.Related{{Pos: b.p.Pos(block + ".external_storage_namespace"), Message: "the other"}}
+		b.found.Add(d)
+	}
+}
+
+// headVariable is where the user sets a variable of the head's container, "" where
+// it is not set.
+func (b *builder) headVariable(name string) string {
+	pods := b.podTemplates()
+	if len(pods) == 0 || !utils.EnvVarExists(name, pods[0].spec.Spec.Containers[0].Env) {
+		return ""
+	}
+	if items := b.s.Lookup("head", "spec", "containers"); items.OK() {
+		for i, c := range items.Items {
+			env := c.Field("env")
+			if n, _ := c.Field("name").AsString(); n != HeadContainer || !env.OK() {
+				continue
+			}
+			for j, e := range env.Items {
+				if n, _ := e.Field("name").AsString(); n == name {
+					return tree.Index(tree.Index("kuberay.head.spec.containers", i)+".env", j)
+				}
+			}
+		}
+	}
+	for _, field := range []string{"secrets", "env"} {
+		if b.s.Lookup(field, name) != nil {
+			return tree.Join("kuberay."+field, name)
+		}
+	}
+	return tree.Join(string(b.p.Workload)+".env", name)
+}
+
+// startParams checks the flags of ray start that the user adds.
+func (b *builder) startParams() {
+	for field, gpus := range map[string]string{"head_ray_start_params": "it is what kuberay.head_gpus says", "worker_ray_start_params": "it is what the plan puts into each worker pod"} { // findings are sorted
+		for name, f := range map[string]struct{ code, summary, detail, remedy string }{
+			"num-gpus": {"GRM8414", "num-gpus is the plan's", "Ray would count other GPUs than the pod has: " + gpus + ".", "remove it"},
+			"labels":   {"GRM8419", "labels is among the flags of ray start", "The operator refuses it: it has a field of its own for labels of Ray's nodes. Source: validateRayGroupLabels of ray-operator v1.5.1.", "remove it"},
+		} {
+			if b.s.Lookup(field, name) != nil {
+				b.add(f.code, diag.Error, tree.Join("kuberay."+field, name), f.summary, f.detail, f.remedy)
+			}
+		}
+	}
+}
+
 // autoscaling checks the bounds of workers that come and go.
 func (b *builder) autoscaling() {
 	a := b.s.Field("autoscaling")
@@ -474,15 +605,14 @@ func (b *builder) submission() {
 }
 
 // refusals are messages of the operator, told by a part of them, with the field
-// that causes each.
+// that causes each; "" is where RAY_enable_autoscaler_v2 is set.
 var refusals = []struct{ part, path, summary, remedy string }{
 	{"restartPolicy for head Pod", "kuberay.head.spec.restartPolicy", "the head may not be restarted", "write restartPolicy: \"Never\", or leave it out"},
 	{"restartPolicy for worker group", "kuberay.worker.spec.restartPolicy", "workers may not be restarted", "write restartPolicy: \"Never\", or leave it out"},
-	{"RAY_enable_autoscaler_v2", "kuberay.head", "RAY_enable_autoscaler_v2 is set", "remove the variable, or add autoscaling"},
-	{"RAY_REDIS_ADDRESS", "kuberay.head", "RAY_REDIS_ADDRESS is set", "remove the variable: genrm sets up no fault tolerance of the head"},
-	{"redis username", "kuberay.head", "REDIS_USERNAME is set", "remove the variable: genrm sets up no fault tolerance of the head"},
+	{"autoscalerOptions.version", "kuberay.autoscaling.version", "autoscaling.version and RAY_enable_autoscaler_v2 are both set", "remove the variable"},
+	{utils.RAY_ENABLE_AUTOSCALER_V2, "", "RAY_enable_autoscaler_v2 is set", "remove the variable, or add autoscaling"},
 	{"TTLSecondsAfterFinished", "kuberay.ttl", "ttl beside shutdown_after_finish false", "remove one of the two"},
-	{"initializing-timeout", "kuberay", "the annotation ray.io/initializing-timeout is no time", "write seconds, or a time such as 30m"},
+	{"initializing-timeout", tree.Join("kuberay.annotations", utils.RayServiceInitializingTimeoutAnnotation), "the annotation ray.io/initializing-timeout is no time", "write seconds, or a time such as 30m"},
 }
 
 // operator asks the operator's own validation what it would say of the objects.
@@ -495,8 +625,8 @@ func (b *builder) operator() {
 		for _, r := range refusals {
 			if strings.Contains(err.Error(), r.part) {
 				path, summary, remedy = r.path, r.summary, r.remedy
-				if field, _, ok := strings.Cut(strings.TrimPrefix(path, "kuberay."), "."); ok && b.s.Field(field) == nil || !ok && path == "kuberay.head" && b.s.Field("head") == nil {
-					path = "kuberay.env"
+				if path == "" {
+					path = b.headVariable(utils.RAY_ENABLE_AUTOSCALER_V2)
 				}
 				break
 			}
@@ -572,6 +702,9 @@ func (b *builder) tell() []plan.Fact {
 	if len(open) > 0 {
 		add("kuberay", "nothing is asked of Kubernetes for %s: Ray counts what the node has, and the pods are the first to be evicted", strings.Join(open, ", "))
 	}
+	if v := b.s.Field("gcs_fault_tolerance"); v.OK() {
+		b.kept(v, add)
+	}
 	if p.Workload != plan.Serve {
 		b.life(add)
 	}
@@ -579,6 +712,20 @@ func (b *builder) tell() []plan.Fact {
 		add("kuberay.secrets", "%s is read in the pod where the driver starts: its image, template or kuberay.secrets must set it", ref)
 	}
 	return append(out, b.facts...)
+}
+
+// kept tells where the state of the head is kept, and with whom it is shared.
+func (b *builder) kept(v *tree.Value, add func(path, format string, args ...any)) {
+	address, _ := v.Field("redis_address").AsString()
+	name, ok := v.Field("external_storage_namespace").AsString()
+	switch {
+	case !ok:
+		add("kuberay.gcs_fault_tolerance", "the Redis at %s keeps the state of the head, for each Ray cluster by itself", address)
+	case b.p.Workload == plan.Serve:
+		add("kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at %s keeps the state of the head as %s, which the old and the new Ray cluster share while the RayService is upgraded, and whoever else names it", address, name)
+	default:
+		add("kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at %s keeps the state of the head as %s, which every run that names it shares, and each try of this one", address, name)
+	}
 }
 
 // life tells when the run ends and what is kept of it.

@@ -144,7 +144,7 @@ func prune(m map[string]any) {
 			delete(m, k)
 		case map[string]any:
 			prune(x)
-			if len(x) == 0 && (k == "resources" || k == "metadata") {
+			if len(x) == 0 && (k == "resources" || k == "metadata" || k == "loadBalancer" || k == "status") {
 				delete(m, k)
 			}
 		case []any:

@@ -2,6 +2,7 @@ package kuberay
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -156,7 +157,10 @@ const rich = `namespace: "rl", rayVersion: "2.60.0", head_cpus: 8, head_memory: 
 	image_pull_secrets: ["registry"], secrets: HF_TOKEN: {name: "hub", key: "token"}, env: NCCL_DEBUG: "INFO",
 	volumes: [{name: "models", persistentVolumeClaim: {claimName: "models", readOnly: true}}, {name: "scratch", emptyDir: {}}],
 	volume_mounts: [{name: "models", mountPath: "/models", readOnly: true}, {name: "scratch", mountPath: "/scratch"}],
-	autoscaling: {min: 0, max: 2, idle_timeout: 120}, backoff_limit: 2, deadline: 86400, ttl: 600, entrypoint_num_cpus: 2,
+	autoscaling: {min: 0, max: 2, idle_timeout: 120, upscaling_mode: "Conservative", version: "v2", memory: "1Gi"}, backoff_limit: 2,
+	gcs_fault_tolerance: {redis_address: "rediss://redis.ml:6380", redis_username: {name: "redis", key: "user"}, redis_password: {name: "redis", key: "password"}, external_storage_namespace: "judges"},
+	head_ray_start_params: {"num-cpus": "0", "object-store-memory": "20000000000"}, worker_ray_start_params: resources: "'{\"judge\": 1}'",
+	labels: "volcano.sh/queue-name": "rl", annotations: "site/owner": "rl team", head_service: {type: "LoadBalancer", annotations: "cloud/internal": "true"}, deadline: 86400, ttl: 600, entrypoint_num_cpus: 2,
 	head: {metadata: labels: team: "rl", spec: containers: [{name: "ray-head", env: [{name: "A", value: "b"}]}]}, worker: spec: hostNetwork: true`
 
 func TestBuildJob(t *testing.T) {
@@ -171,6 +175,10 @@ func TestBuildJob(t *testing.T) {
 			t.Errorf("%s %s %v", m.GetNamespace(), m.GetName(), m.GetObjectKind())
 		}
 		l, a := m.GetLabels(), m.GetAnnotations()
+		if main := m == o.Main(); (l["volcano.sh/queue-name"] == "rl") != main || (a["site/owner"] == "rl team") != main {
+			t.Errorf("%v %v", l, a)
+		}
+		delete(a, "site/owner")
 		if l[LabelRun] != testRun.ID || l[LabelExperiment] != "judged" || l[ManagedBy] != Manager {
 			t.Errorf("labels %v", l)
 		}
@@ -194,11 +202,25 @@ func TestBuildJob(t *testing.T) {
 		t.Errorf("%+v %+v", w, c.AutoscalerOptions)
 	}
 	head, worker := c.HeadGroupSpec.Template.Spec, w.Template.Spec
-	if got := c.HeadGroupSpec.RayStartParams; got["num-gpus"] != "0" || got["num-cpus"] != "8" {
+	if got := c.HeadGroupSpec.RayStartParams; got["num-gpus"] != "0" || got["num-cpus"] != "0" || got["object-store-memory"] != "20000000000" || got["dashboard-host"] != "0.0.0.0" {
 		t.Errorf("head %v", got)
 	}
+	secret := func(key string) *rayv1.RedisCredential {
+		return &rayv1.RedisCredential{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "redis"}, Key: key}}}
+	}
+	if want := (&rayv1.GcsFaultToleranceOptions{RedisAddress: "rediss://redis.ml:6380", RedisUsername: secret("user"), RedisPassword: secret("password"), ExternalStorageNamespace: "judges"}); !equality.Semantic.DeepEqual(c.GcsFaultToleranceOptions, want) {
+		t.Errorf("%+v", c.GcsFaultToleranceOptions)
+	}
+	if c.HeadGroupSpec.ServiceType != corev1.ServiceTypeLoadBalancer || c.HeadServiceAnnotations["cloud/internal"] != "true" {
+		t.Errorf("%v %v", c.HeadGroupSpec.ServiceType, c.HeadServiceAnnotations)
+	}
+	// The operator takes these resources in the place of its own.
+	auto := c.AutoscalerOptions
+	if *auto.UpscalingMode != "Conservative" || *auto.Version != rayv1.AutoscalerVersionV2 || auto.Resources.Limits.Memory().String() != "1Gi" || auto.Resources.Limits.Cpu().String() != "500m" || !equality.Semantic.DeepEqual(auto.Resources.Limits, auto.Resources.Requests) {
+		t.Errorf("%+v", auto)
+	}
 	// Ray counts whole CPUs, as the operator rounds them.
-	if got := w.RayStartParams; got["num-gpus"] != "8" || got["num-cpus"] != "96" {
+	if got := w.RayStartParams; got["num-gpus"] != "8" || got["num-cpus"] != "96" || got["resources"] != `'{"judge": 1}'` {
 		t.Errorf("worker %v", got)
 	}
 	gpus := worker.Containers[0].Resources.Limits[defaultGPU]
@@ -299,6 +321,131 @@ func TestServiceUnchanged(t *testing.T) {
 	}
 }
 
+// TestService: what is said of a RayService beside its application and its pods.
+func TestService(t *testing.T) {
+	spec := built(t, accepted(t, serve(`serve_service: {type: "NodePort", labels: team: "rl", annotations: "cloud/internal": "true"}, exclude_head_from_serve: true, upgrade_strategy: "None", cluster_deletion_delay: 0, gcs_fault_tolerance: redis_address: "redis:6379"`)), testRun).RayService.Spec
+	if s := spec.ServeService; s.Spec.Type != corev1.ServiceTypeNodePort || s.Labels["team"] != "rl" || s.Annotations["cloud/internal"] != "true" || s.Name != "" {
+		t.Errorf("%+v", s)
+	}
+	if !spec.ExcludeHeadPodFromServeSvc || *spec.UpgradeStrategy.Type != rayv1.None || *spec.RayClusterDeletionDelaySeconds != 0 {
+		t.Errorf("%+v", spec)
+	}
+	// The operator's own way to what its pods get.
+	if o := spec.RayClusterSpec.GcsFaultToleranceOptions; o == nil || *o != (rayv1.GcsFaultToleranceOptions{RedisAddress: "redis:6379"}) || !utils.IsGCSFaultToleranceEnabled(&spec.RayClusterSpec, nil) {
+		t.Errorf("%+v", o)
+	}
+	plain := built(t, accepted(t, serve("")), testRun).RayService.Spec
+	if plain.ServeService != nil || plain.UpgradeStrategy != nil || plain.RayClusterDeletionDelaySeconds != nil || plain.ExcludeHeadPodFromServeSvc || plain.RayClusterSpec.GcsFaultToleranceOptions != nil || plain.RayClusterSpec.HeadServiceAnnotations != nil || plain.RayClusterSpec.HeadGroupSpec.ServiceType != "" {
+		t.Errorf("%+v", plain)
+	}
+}
+
+// TestOperator: what the operator's own code makes of the fields: the head's
+// variables, the command of its container, the services.
+func TestOperator(t *testing.T) {
+	ctx := context.Background()
+	service := built(t, accepted(t, serve(rich+`, serve_service: annotations: "cloud/internal": "true"`)), testRun).RayService
+	cluster := rayv1.RayCluster{ObjectMeta: *service.ObjectMeta.DeepCopy(), Spec: *service.Spec.RayClusterSpec.DeepCopy()}
+	cluster.UID = "uid"
+	pod := func(t corev1.PodTemplateSpec, kind rayv1.RayNodeType, params map[string]string) corev1.Container {
+		return common.BuildPod(ctx, t, kind, params, "6379", true, utils.RayServiceCRD, "head", nil).Spec.Containers[0]
+	}
+	head := pod(common.DefaultHeadPodTemplate(ctx, cluster, cluster.Spec.HeadGroupSpec, "head", "6379"), rayv1.HeadNode, cluster.Spec.HeadGroupSpec.RayStartParams)
+	env := map[string]string{}
+	for _, e := range head.Env {
+		env[e.Name] = e.Value
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			env[e.Name] = e.ValueFrom.SecretKeyRef.Name + "/" + e.ValueFrom.SecretKeyRef.Key
+		}
+	}
+	for name, want := range map[string]string{utils.RAY_REDIS_ADDRESS: "rediss://redis.ml:6380", utils.REDIS_USERNAME: "redis/user", utils.REDIS_PASSWORD: "redis/password", utils.RAY_EXTERNAL_STORAGE_NS: "judges"} {
+		if env[name] != want {
+			t.Errorf("%s is %q, want %q", name, env[name], want)
+		}
+	}
+	worker := pod(common.DefaultWorkerPodTemplate(ctx, cluster, cluster.Spec.WorkerGroupSpecs[0], "w", "head", "6379", "", 0, 0), rayv1.WorkerNode, cluster.Spec.WorkerGroupSpecs[0].RayStartParams)
+	for _, c := range []struct {
+		got  corev1.Container
+		want string
+	}{{head, "--num-cpus=0 "}, {head, "--object-store-memory=20000000000 "}, {worker, `--resources='{"judge": 1}' `}} {
+		if line := strings.Join(c.got.Args, " ") + " "; !strings.Contains(line, c.want) {
+			t.Errorf("no %s in %s", c.want, line)
+		}
+	}
+	of, err := common.BuildServiceForHeadPod(ctx, cluster, nil, cluster.Spec.HeadServiceAnnotations)
+	if err != nil || of.Spec.Type != corev1.ServiceTypeLoadBalancer || of.Annotations["cloud/internal"] != "true" {
+		t.Errorf("%+v, %v", of, err)
+	}
+	judges, err := common.BuildServeServiceForRayService(ctx, *service, cluster)
+	if err != nil || judges.Name != "judges-serve-svc" || judges.Spec.Type != corev1.ServiceTypeLoadBalancer || judges.Annotations["cloud/internal"] != "true" || len(judges.Spec.Ports) != 1 || judges.Spec.Ports[0].Port != 8000 {
+		t.Errorf("%+v, %v", judges, err)
+	}
+}
+
+// TestKept: the plan tells where the state of the head is kept, and whose it is.
+func TestKept(t *testing.T) {
+	for _, c := range []struct{ src, path, want string }{
+		{serve(`gcs_fault_tolerance: redis_address: "redis:6379"`), "kuberay.gcs_fault_tolerance", "the Redis at redis:6379 keeps the state of the head, for each Ray cluster by itself"},
+		{serve(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "ns"}`), "kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at redis:6379 keeps the state of the head as ns, which the old and the new Ray cluster share while the RayService is upgraded, and whoever else names it"},
+		{relax(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "ns"}`), "kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at redis:6379 keeps the state of the head as ns, which every run that names it shares, and each try of this one"},
+	} {
+		if p := accepted(t, c.src); !slices.Contains(p.Facts, plan.Fact{Path: c.path, Text: c.want}) {
+			t.Errorf("%q is not among %q", c.want, p.Facts)
+		}
+	}
+}
+
+// TestRedisSecrets: what holds a user or a password of the Redis is looked for.
+func TestRedisSecrets(t *testing.T) {
+	got := built(t, accepted(t, serve(`secrets: A: {name: "hub", key: "a"}, gcs_fault_tolerance: {redis_address: "r:1", redis_username: {name: "who", key: "u"}, redis_password: {name: "redis", key: "p"}}`)), testRun).references()
+	want := []reference{{"secrets", "who", "head"}, {"secrets", "redis", "head"}, {"secrets", "hub", "head"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestCleanup: the pod by which the operator empties the Redis, made as the head's
+// is, starts without the run's files, which are gone by then; without a Redis
+// there is no such pod, and no pod starts without them.
+func TestCleanup(t *testing.T) {
+	for src, want := range map[string]bool{relax(""): false, relax(`gcs_fault_tolerance: redis_address: "redis:6379"`): true} {
+		c := built(t, accepted(t, src), testRun).RayJob.Spec.RayClusterSpec
+		for _, pod := range []struct {
+			spec corev1.PodSpec
+			want bool
+		}{{c.HeadGroupSpec.Template.Spec, want}, {c.WorkerGroupSpecs[0].Template.Spec, false}} {
+			i := slices.IndexFunc(pod.spec.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil })
+			if i < 0 || (pod.spec.Volumes[i].ConfigMap.Optional != nil) != pod.want {
+				t.Errorf("%+v", pod.spec.Volumes)
+			}
+		}
+	}
+}
+
+// TestSource: fields of the objects lead to the user's.
+func TestSource(t *testing.T) {
+	p := accepted(t, serve(rich))
+	for field, want := range map[string]string{
+		"spec.rayClusterConfig.gcsFaultToleranceOptions":               "kuberay.gcs_fault_tolerance",
+		"spec.rayClusterSpec.autoscalerOptions.version":                "kuberay.autoscaling.version",
+		"spec.rayClusterSpec.autoscalerOptions.idleTimeoutSeconds":     "kuberay.autoscaling",
+		"spec.rayClusterConfig.headGroupSpec.serviceType":              "kuberay.head_service.type",
+		"spec.rayClusterConfig.headServiceAnnotations":                 "kuberay.head_service.annotations",
+		"spec.rayClusterConfig.headGroupSpec.rayStartParams.num-cpus":  "kuberay.head_ray_start_params",
+		"spec.rayClusterConfig.workerGroupSpecs[0].rayStartParams.x":   "kuberay.worker_ray_start_params",
+		"spec.rayClusterConfig.workerGroupSpecs[0].template.spec.x":    "kuberay.worker",
+		"spec.rayClusterConfig.headGroupSpec.template.metadata.labels": "kuberay.head.metadata.labels",
+		"spec.serveService.spec.type":                                  "kuberay.serve_service",
+		"spec.upgradeStrategy":                                         "kuberay.upgrade_strategy",
+		"spec.excludeHeadPodFromServeSvc":                              "kuberay.exclude_head_from_serve",
+		"spec.rayClusterDeletionDelaySeconds":                          "kuberay.cluster_deletion_delay",
+	} {
+		if got := source(p, field); got != want {
+			t.Errorf("%s: %s, want %s", field, got, want)
+		}
+	}
+}
+
 // TestServeConfig: the application and the settings of the cluster's proxies, and
 // the port that services lead to.
 func TestServeConfig(t *testing.T) {
@@ -363,7 +510,7 @@ func TestDerivedNames(t *testing.T) {
 // TestRoundTrip: what is written is read by a strict decoder of the operator's
 // types, and says the same.
 func TestRoundTrip(t *testing.T) {
-	for name, src := range map[string]string{"job": relax(""), "rich job": relax(rich), "service": serve(""), "rich service": serve(rich), "sidecar": relax(`submissionMode: "SidecarMode"`)} {
+	for name, src := range map[string]string{"job": relax(""), "rich job": relax(rich), "service": serve(""), "rich service": serve(rich), "sidecar": relax(`submissionMode: "SidecarMode"`), "own services": serve(`serve_service: annotations: "a/b": "c", upgrade_strategy: "None", cluster_deletion_delay: 5`)} {
 		t.Run(name, func(t *testing.T) {
 			p := accepted(t, src)
 			o := built(t, p, testRun)
@@ -667,8 +814,34 @@ func TestRules(t *testing.T) {
 		{"no secrets", relax(`env: {TOKENIZERS_PARALLELISM: "false", MAX_TOKENS: "8"}, worker: spec: containers: [{name: "ray-worker", env: [{name: "OPENAI_API_KEY", value: "EMPTY"}]}]`), nil},
 		{"the operator's variables", strings.Replace(relax(`env: RAY_CLUSTER_NAME: "x"`), "root:", "env: FQ_RAY_IP: \"1.1.1.1\"\n\troot:", 1), []string{"GRM8418 kuberay.env.RAY_CLUSTER_NAME", "GRM8418 relax.env.FQ_RAY_IP"}},
 		{"ttl without shutdown", relax("shutdown_after_finish: false, ttl: 5"), []string{"GRM8419 kuberay.ttl"}},
-		{"the operator's word", relax(`head: spec: containers: [{name: "ray-head", env: [{name: "RAY_enable_autoscaler_v2", value: "1"}]}]`), []string{"GRM8419 kuberay.head"}},
-		{"the operator's word on env", relax(`env: RAY_REDIS_ADDRESS: "redis:6379"`), []string{"GRM8419 kuberay.env"}},
+		{"the operator's word", relax(`head: spec: containers: [{name: "ray-head", env: [{name: "RAY_enable_autoscaler_v2", value: "1"}]}]`), []string{"GRM8419 kuberay.head.spec.containers[0].env[0]"}},
+		{"the operator's word on env", relax(`env: RAY_enable_autoscaler_v2: "1"`), []string{"GRM8419 kuberay.env.RAY_enable_autoscaler_v2"}},
+		{"the autoscaler's release twice", relax(`autoscaling: {min: 0, max: 1, version: "v1"}, env: RAY_enable_autoscaler_v2: "0"`), []string{"GRM8419 kuberay.autoscaling.version"}},
+		{"a restarted head beside the autoscaler's v2", relax(`autoscaling: {min: 0, max: 1, version: "v2"}, head: spec: restartPolicy: "Always"`), []string{"GRM8419 kuberay.head.spec.restartPolicy"}},
+		{"no quantity for the autoscaler", relax(`autoscaling: {min: 0, max: 1, cpus: "x", memory: 1}`), []string{"GRM8412 kuberay.autoscaling.cpus", "GRM8412 kuberay.autoscaling.memory"}},
+		{"a Redis", relax(`gcs_fault_tolerance: redis_address: "redis:6379"`), nil},
+		{"a Redis without its block", relax(`env: {RAY_REDIS_ADDRESS: "redis:6379", REDIS_USERNAME: "ray"}, secrets: REDIS_PASSWORD: {name: "n", key: "k"}, head_ray_start_params: "redis-username": "ray"`),
+			[]string{"GRM8419 kuberay.env.RAY_REDIS_ADDRESS", "GRM8419 kuberay.env.REDIS_USERNAME", "GRM8419 kuberay.head_ray_start_params.\"redis-username\""}},
+		{"a Redis in the old way", relax(`annotations: {"ray.io/ft-enabled": "true", "ray.io/external-storage-namespace": "x"}, env: RAY_REDIS_ADDRESS: "redis:6379", secrets: REDIS_PASSWORD: {name: "n", key: "k"}`), nil},
+		{"a Redis in both ways", strings.Replace(relax(`gcs_fault_tolerance: redis_address: "redis:6379", annotations: {"ray.io/ft-enabled": "true", "ray.io/external-storage-namespace": "x"}, secrets: REDIS_PASSWORD: {name: "n", key: "k"},
+			head_ray_start_params: {"redis-password": "${REDIS_PASSWORD}", "redis-username": "ray"}, head: spec: containers: [{name: "ray-head", env: [{name: "REDIS_USERNAME", value: "ray"}]}]`), "root:", `env: RAY_REDIS_ADDRESS: "redis:1"`+"\n\troot:", 1),
+			[]string{"GRM8419 kuberay.annotations.\"ray.io/external-storage-namespace\"", "GRM8419 kuberay.annotations.\"ray.io/ft-enabled\"", "GRM8419 kuberay.head.spec.containers[0].env[0]", "GRM8419 kuberay.head_ray_start_params.\"redis-password\"",
+				"GRM8419 kuberay.head_ray_start_params.\"redis-username\"", "GRM8419 kuberay.secrets.REDIS_PASSWORD", "GRM8419 relax.env.RAY_REDIS_ADDRESS"}},
+		{"a Redis of the workers alone", relax(`worker: spec: containers: [{name: "ray-worker", env: [{name: "RAY_REDIS_ADDRESS", value: "r:1"}]}]`), nil},
+		{"a driver's own password", strings.Replace(relax(`gcs_fault_tolerance: redis_address: "redis:6379"`), "root:", `env: REDIS_PASSWORD: {env: "REDIS_PASSWORD"}`+"\n\troot:", 1), nil},
+		{"a variable is taken away", relax(`env: RAY_REDIS_ADDRESS: "r:1", head: spec: containers: [{name: "ray-head", env: [{name: "RAY_REDIS_ADDRESS", "$patch": "delete"}]}]`), nil},
+		{"a Redis' name twice", serve(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "a"}, env: RAY_external_storage_namespace: "b"`), []string{"GRM8418 kuberay.env.RAY_external_storage_namespace"}},
+		{"secrets of the Redis", relax(`gcs_fault_tolerance: {redis_address: "redis:6379", redis_username: {name: "A", key: "u"}, redis_password: {name: "r", key: "a b"}}`), []string{"GRM8417 kuberay.gcs_fault_tolerance.redis_password.key", "GRM8417 kuberay.gcs_fault_tolerance.redis_username.name"}},
+		{"literal secrets of the Redis", relax(`gcs_fault_tolerance: {redis_address: "redis://:hidden@redis:6379", redis_username: "ray", redis_password: "hidden"}, env: REDIS_PASSWORD: "hidden", head_ray_start_params: "redis-password": "hidden"`),
+			[]string{"GRM1008 kuberay.env.REDIS_PASSWORD", "GRM1008 kuberay.gcs_fault_tolerance.redis_address", "GRM1008 kuberay.gcs_fault_tolerance.redis_password", "GRM1008 kuberay.head_ray_start_params.redis-password", "GRM2003 kuberay.gcs_fault_tolerance.redis_username"}},
+		{"literal secrets beside a Redis", relax(`gcs_fault_tolerance: redis_address: "redis:6379", env: REDIS_PASSWORD: "hidden", head_ray_start_params: "redis-password": "hidden"`), []string{"GRM1008 kuberay.env.REDIS_PASSWORD", "GRM1008 kuberay.head_ray_start_params.redis-password"}},
+		{"no address of a Redis", relax(`gcs_fault_tolerance: redis_address: "redis"`), []string{"GRM2004 kuberay.gcs_fault_tolerance.redis_address"}},
+		{"flags of ray start", relax(`head_ray_start_params: {"num-gpus": "1", labels: "a=b"}, worker_ray_start_params: "num-gpus": "1"`), []string{"GRM8414 kuberay.head_ray_start_params.\"num-gpus\"", "GRM8414 kuberay.worker_ray_start_params.\"num-gpus\"", "GRM8419 kuberay.head_ray_start_params.labels"}},
+		{"marks of genrm's", relax(`labels: {"genrm.dev/run": "x", "kueue.x-k8s.io/queue-name": "q", "a b": "c", d: "e f"}, annotations: {"genrm.dev/x": "y", "": "z"}`),
+			[]string{"GRM8417 kuberay.annotations.\"\"", "GRM8417 kuberay.annotations.\"genrm.dev/x\"", "GRM8417 kuberay.labels.\"a b\"", "GRM8417 kuberay.labels.\"genrm.dev/run\"", "GRM8417 kuberay.labels.\"kueue.x-k8s.io/queue-name\"", "GRM8417 kuberay.labels.d"}},
+		{"marks of services", serve(`head_service: annotations: "a b": "", serve_service: {labels: "x": "y z", annotations: "c d": ""}`), []string{"GRM8417 kuberay.head_service.annotations.\"a b\"", "GRM8417 kuberay.serve_service.annotations.\"c d\"", "GRM8417 kuberay.serve_service.labels.x"}},
+		{"a time that is none", serve(`annotations: "ray.io/initializing-timeout": "soon"`), []string{"GRM8419 kuberay.annotations.\"ray.io/initializing-timeout\""}},
+		{"fields of services", relax(`serve_service: type: "NodePort", upgrade_strategy: "None", exclude_head_from_serve: true, cluster_deletion_delay: 1`), []string{"GRM8405 kuberay.cluster_deletion_delay", "GRM8405 kuberay.exclude_head_from_serve", "GRM8405 kuberay.serve_service", "GRM8405 kuberay.upgrade_strategy"}},
 		{"sidecar", relax(`submissionMode: "SidecarMode", head: spec: restartPolicy: "OnFailure"`), []string{"GRM8407 kuberay.head.spec.restartPolicy"}},
 		{"a name of a container with a typo", relax(`worker: spec: containers: [{name: "ray-worke", resources: limits: cpu: 4}]`), []string{"GRM8411 kuberay.worker.spec.containers[0]"}},
 		{"items of one name", relax(`worker: spec: containers: [{name: "ray-worker", env: [{name: "A", value: "1"}, {name: "A", value: "2"}]}, {name: "ray-worker"}]`), []string{"GRM8411 kuberay.worker.spec.containers[0].env[1]", "GRM8411 kuberay.worker.spec.containers[1]"}},

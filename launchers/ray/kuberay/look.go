@@ -232,8 +232,11 @@ func (s *schema) unknown(v any, at string) []string {
 }
 
 // since says with which release of KubeRay a field came. Source: the CRDs of
-// ray-operator 1.3.2, 1.4.2, 1.5.1 and 1.6.1 side by side.
+// ray-operator 1.2.2, 1.3.2, 1.4.2, 1.5.1 and 1.6.1 side by side.
 var since = []struct{ field, release string }{
+	{"gcsFaultToleranceOptions", "1.3"},
+	{"excludeHeadPodFromServeSvc", "1.3"},
+	{"spec.upgradeStrategy", "1.3"}, // of a RayService
 	{"autoscalerOptions.version", "1.4"},
 	{"deletionStrategy", "1.5"},
 	{"authOptions", "1.5"},
@@ -692,6 +695,13 @@ func (o *Objects) references() []reference {
 		spec = &o.RayService.Spec.RayClusterSpec
 	}
 	if spec != nil {
+		if o := spec.GcsFaultToleranceOptions; o != nil { // variables of the head
+			for _, c := range []*rayv1.RedisCredential{o.RedisUsername, o.RedisPassword} {
+				if c != nil && c.ValueFrom != nil && c.ValueFrom.SecretKeyRef != nil {
+					add("secrets", c.ValueFrom.SecretKeyRef.Name, "head", c.ValueFrom.SecretKeyRef.Optional)
+				}
+			}
+		}
 		pod("head", &spec.HeadGroupSpec.Template)
 		for i := range spec.WorkerGroupSpecs {
 			pod("worker", &spec.WorkerGroupSpecs[i].Template)

@@ -26,6 +26,10 @@ func source(p *plan.Plan, field string) string {
 		{"entrypointNumGpus", "kuberay.entrypoint_num_gpus"},
 		{"entrypointNumCpus", "kuberay.entrypoint_num_cpus"},
 		{"serveConfigV2", "serve.instances"},
+		{"serveService", "kuberay.serve_service"},
+		{"excludeHeadPodFromServeSvc", "kuberay.exclude_head_from_serve"},
+		{"upgradeStrategy", "kuberay.upgrade_strategy"},
+		{"rayClusterDeletionDelaySeconds", "kuberay.cluster_deletion_delay"},
 	} {
 		if strings.HasPrefix(plain, s.prefix) {
 			return s.path
@@ -36,7 +40,16 @@ func source(p *plan.Plan, field string) string {
 		if !ok {
 			continue
 		}
-		for _, s := range []struct{ prefix, path string }{{"headGroupSpec", "kuberay.head"}, {"workerGroupSpecs", "kuberay.worker"}, {"rayVersion", "kuberay.rayVersion"}, {"autoscalerOptions", "kuberay.autoscaling"}, {"enableInTreeAutoscaling", "kuberay.autoscaling"}} {
+		for _, s := range []struct{ prefix, path string }{
+			{"gcsFaultToleranceOptions", "kuberay.gcs_fault_tolerance"},
+			{"headServiceAnnotations", "kuberay.head_service.annotations"},
+			{"headGroupSpec.serviceType", "kuberay.head_service.type"},
+			{"headGroupSpec.rayStartParams", "kuberay.head_ray_start_params"},
+			{"workerGroupSpecs[].rayStartParams", "kuberay.worker_ray_start_params"},
+			{"autoscalerOptions.version", "kuberay.autoscaling.version"},
+			{"autoscalerOptions.upscalingMode", "kuberay.autoscaling.upscaling_mode"},
+			{"headGroupSpec", "kuberay.head"}, {"workerGroupSpecs", "kuberay.worker"}, {"rayVersion", "kuberay.rayVersion"}, {"autoscalerOptions", "kuberay.autoscaling"}, {"enableInTreeAutoscaling", "kuberay.autoscaling"},
+		} {
 			tail, ok := strings.CutPrefix(rest, s.prefix)
 			if !ok {
 				continue
