@@ -62,6 +62,14 @@ gym: {
 `,
 }
 
+// nulBlocks are blocks of targets with the same.
+var nulBlocks = map[string]string{
+	"local":   `local: {log_dir: "/logs", ray: args: ["--x=y"]}`,
+	"slurm":   `slurm: {container: {image: "r.example/x:1", mounts: ["/a:/b"]}, setup: ["module load x"], directives: "mail-user": "x", ray: args: ["--x=y"]}`,
+	"ray":     `ray: {metadata: a: "b", headers: "X-A": "b"}`,
+	"kuberay": `kuberay: {image: "r.example/ray:2.60.0", env: A2: "b", head_ray_start_params: "num-cpus": "0"}`,
+}
+
 // TestNUL puts a NUL into each text of a file: what cannot be handed to a process
 // is found at its place, and no file is refused later, without one.
 func TestNUL(t *testing.T) {
@@ -70,12 +78,9 @@ func TestNUL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.cue")
 	for name, file := range nulFiles {
 		for target, more := range names {
-			file := file + "cluster: gpus_per_node: 8\n"
+			file := file + "cluster: {gpus_per_node: 8, run_root: \"/runs\"}\n" + nulBlocks[target] + "\n"
 			if name == "serve" && (target == "ray" || target == "kuberay") { // what a Serve application has
 				file = regexp.MustCompile(`(?m)^\t(safety|sim): .*\n|HF_TOKEN: file: "[^"]*"|^.*allowed_origins.*\n`).ReplaceAllString(file, "")
-			}
-			if target == "kuberay" {
-				file += "kuberay: image: \"r.example/ray:2.60.0\"\n"
 			}
 			compile := func(text string) *compiler.Result {
 				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
