@@ -83,6 +83,120 @@ func (c *launchCmd) concluded(a *app, run *rundir.Run, st *rundir.Status, out io
 	return outcome(st)
 }
 
+// runRoots are the folders of runs of a launch; see roots.
+type runRoots struct{ known, root string }
+
+// oneLog is the error of --follow for several experiments.
+func oneLog(n int) error {
+	return usagef("--follow shows one log, and there are %d experiments: choose by --name, or launch them and look by genrm logs RUN -f", n)
+}
+
+// reportAll prints one run as it is, several as a list.
+func (a *app) reportAll(runs []*rundir.Run) error {
+	var reports []report
+	for _, run := range runs {
+		st, err := a.runStatus(run)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, report{st, run.Dir})
+	}
+	if len(reports) == 1 {
+		return printJSON(a.stdout, reports[0])
+	}
+	return printJSON(a.stdout, reports)
+}
+
+// sweep is what is asked of runs on a cluster that are followed together.
+type sweep interface {
+	// status is how the run with this number is.
+	status(i int) (*rundir.Status, error)
+	// away is the failure to tell of where an error of status says that the cluster
+	// does not answer, and that is waited for; nil ends the following.
+	away(i int, err error) error
+	// words are who does not answer then, and what the runs are after a signal.
+	words() (who, what string)
+	// telling is the line of a reason that is shown.
+	telling(reason string) string
+	// pause is between two rounds.
+	pause() time.Duration
+}
+
+// followAll waits for the ends of several runs, and tells of each what changes.
+// The exit status is the highest of theirs. A signal leaves them alone.
+func (c *launchCmd) followAll(a *app, s sweep, runs []*rundir.Run, out io.Writer) error {
+	signals := a.takeSignals()
+	said := make([]string, len(runs))
+	who, what := s.words()
+	lost := a.lost(who)
+	broken, left, worst := false, len(runs), 0
+	for {
+		var away error
+		a.away = nil // what did not answer in the last round may answer now
+		for i, run := range runs {
+			if said[i] == over {
+				continue
+			}
+			st, err := s.status(i)
+			if err != nil {
+				gone := s.away(i, err)
+				if gone == nil {
+					return err
+				}
+				away = gone
+				continue // the same cluster is not asked again in this round
+			}
+			line := stateText(st)
+			switch {
+			case st.State == rundir.Ready:
+				line = "running"
+			case st.Reason != "":
+				line += ": " + s.telling(st.Reason)
+			}
+			if line != said[i] {
+				said[i] = line
+				fmt.Fprintf(out, "%s  %s\n", run.ID, line)
+			}
+			if st.State.Told() {
+				code := exitTarget
+				if st.ExitCode != nil {
+					code = *st.ExitCode
+				}
+				worst = max(worst, code)
+				said[i] = over
+				left--
+			}
+		}
+		if (away != nil) != broken {
+			broken = away != nil
+			if err := lost(away); err != nil {
+				return err
+			}
+		}
+		if left == 0 {
+			break
+		}
+		select {
+		case sig := <-signals:
+			fmt.Fprintf(a.stderr, "\n%d of %d go on as %s; `genrm stop RUN` ends one\n", left, len(runs), what)
+			return exitStatus(128 + number(sig))
+		case <-time.After(s.pause()):
+		}
+	}
+	if c.Output == "json" {
+		if err := a.reportAll(runs); err != nil {
+			return err
+		}
+	}
+	if worst > 0 {
+		return exitStatus(worst)
+	}
+	return nil
+}
+
+// over is said of a run that has ended, to ourselves.
+const over = "\x00"
+
 // lost tells of a cluster that does not answer while a run on it is followed.
 func (a *app) lost(who string) func(error) error {
 	var since time.Time

@@ -92,6 +92,7 @@ func (c *emitCmd) Run(a *app) error {
 func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 	var all []emit.File
 	seen := map[string]bool{}
+	objects := map[[3]string]string{} // in Kubernetes: the experiment that is one of this name
 	for _, p := range plans {
 		files, err := emit.Files(p)
 		var more []emit.File
@@ -107,6 +108,13 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 		files = append(files, more...)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if p.Target == plan.KubeRay {
+			place := kuberay.Place(p)
+			if other, ok := objects[place]; ok && other != p.Name {
+				return nil, fmt.Errorf("the experiments %s and %s would both be %s in Kubernetes, where names have small letters, digits and dashes alone: whichever is applied later would change the other's object; give one another name, or another kuberay.namespace", other, p.Name, place[2])
+			}
+			objects[place] = p.Name
 		}
 		for _, f := range files {
 			if several {

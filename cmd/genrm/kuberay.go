@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/launchers/ray/kuberay"
 	"genrm.dev/genrm/launchers/rundir"
@@ -29,9 +30,9 @@ func (f kubeFlags) where() kuberay.Where {
 
 func (f kubeFlags) given() bool { return f != kubeFlags{} }
 
-// kuberay applies the objects of a run to a Kubernetes cluster, and with --wait
-// follows it.
-func (c *launchCmd) kuberay(a *app, p *plan.Plan) error {
+// kuberay applies the objects of the run of each plan to a Kubernetes cluster, and
+// with --wait follows them.
+func (c *launchCmd) kuberay(a *app, plans []*plan.Plan) error {
 	switch {
 	case c.Detach:
 		return usagef("a run on Kubernetes is left to KubeRay anyway: --detach belongs to target local")
@@ -39,54 +40,92 @@ func (c *launchCmd) kuberay(a *app, p *plan.Plan) error {
 		return usagef("--test-only asks a scheduler: it goes with target slurm; --dry-run=server asks the API server")
 	case c.Rehearse, c.Judges != "":
 		return usagef("--rehearse and --judges do not go with target kuberay")
-	case c.Replace && p.Workload != plan.Serve:
-		return usagef("--replace changes the object of served judges: each %s run has an object of its own", p.Workload)
+	case c.Replace && plans[0].Workload != plan.Serve:
+		return usagef("--replace changes the object of served judges: each %s run has an object of its own", plans[0].Workload)
+	case c.Follow && len(plans) > 1:
+		return oneLog(len(plans))
 	}
 	if c.DryRun == dryClient {
-		return c.manifests(a, p)
+		return c.manifests(a, plans)
 	}
-	cwd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	known, root, err := c.roots(a, p)
-	if err != nil {
-		return err
-	}
-	prepared, found, err := kuberay.Prepare(kuberay.Options{Plan: p, Where: c.kube().where(), Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Replace: c.Replace})
-	if err == nil && !found.HasErrors() {
-		more, e := prepared.Check(a.ctx)
-		found, err = append(found, more...), e
-	}
-	if e := a.print(found); e != nil {
-		return errors.Join(e, err)
-	}
+	prepared, at, err := c.prepareKube(a, plans)
 	switch {
 	case err != nil:
-		return targetError{err}
-	case found.HasErrors():
-		return exitStatus(exitTarget)
+		return err
+	case c.DryRun == dryServer:
+		return c.wouldTake(a, prepared)
+	case len(prepared) > 1:
+		return c.launchKubes(a, prepared, at)
 	}
-	if c.DryRun == dryServer {
-		var names []string
-		for _, o := range prepared.Objects.All() {
-			names = append(names, strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind)+"/"+o.GetName())
-		}
-		if c.Output == "json" {
-			return printJSON(a.stdout, map[string]any{"dry_run": "server", "namespace": prepared.Namespace(), "objects": names})
-		}
-		fmt.Fprintf(a.stdout, "the API server would take %s in %s; nothing was changed\n", strings.Join(names, " and "), prepared.Namespace())
-		return nil
-	}
-	run, object, found, err := prepared.Launch(a.ctx)
-	if err := a.sent(run, known, root, found, err); err != nil {
+	run, object, found, err := prepared[0].Launch(a.ctx)
+	if err := a.sent(run, at[0].known, at[0].root, found, err); err != nil {
 		return err
 	}
 	return c.launched(a, run, object.String(), func(out io.Writer) error { return c.followKube(a, run, out) })
 }
 
-// manifests prints the objects of a run that is not made.
-func (c *launchCmd) manifests(a *app, p *plan.Plan) error {
+// prepareKube makes the objects of every plan and asks whether they can be launched,
+// before the first is.
+func (c *launchCmd) prepareKube(a *app, plans []*plan.Plan) (out []*kuberay.Prepared, at []runRoots, err error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return nil, nil, err
+	}
+	var found diag.List
+	for _, p := range plans {
+		known, root, err := c.roots(a, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		ready, more, err := kuberay.Prepare(kuberay.Options{Plan: p, Where: c.kube().where(), Root: root, WorkDir: cwd, Env: a.env, Version: version(), Grows: c.Grows, Replace: c.Replace}, out)
+		found = append(found, more...)
+		if err != nil {
+			return nil, nil, errors.Join(a.print(found), targetError{err})
+		}
+		if ready != nil {
+			out, at = append(out, ready), append(at, runRoots{known, root})
+		}
+	}
+	if len(out) == len(plans) {
+		more, e := kuberay.Check(a.ctx, out)
+		found, err = append(found, more...), e
+	}
+	if e := a.print(found); e != nil {
+		return nil, nil, errors.Join(e, err)
+	}
+	switch {
+	case err != nil:
+		return nil, nil, targetError{err}
+	case found.HasErrors():
+		return nil, nil, exitStatus(exitTarget)
+	}
+	return out, at, nil
+}
+
+// wouldTake says what the API server would take.
+func (c *launchCmd) wouldTake(a *app, prepared []*kuberay.Prepared) error {
+	var all []map[string]any
+	for _, p := range prepared {
+		var names []string
+		for _, o := range p.Objects.All() {
+			names = append(names, strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind)+"/"+o.GetName())
+		}
+		all = append(all, map[string]any{"dry_run": "server", "name": p.Plan().Name, "namespace": p.Namespace(), "objects": names})
+		if c.Output != "json" {
+			fmt.Fprintf(a.stdout, "the API server would take %s in %s; nothing was changed\n", strings.Join(names, " and "), p.Namespace())
+		}
+	}
+	switch {
+	case c.Output != "json":
+		return nil
+	case len(all) == 1:
+		return printJSON(a.stdout, all[0])
+	}
+	return printJSON(a.stdout, all)
+}
+
+// manifests prints the objects of runs that are not made.
+func (c *launchCmd) manifests(a *app, plans []*plan.Plan) error {
 	if c.Namespace != "" {
 		if err := kuberay.CheckNamespace(c.Namespace); err != nil {
 			return usagef("--namespace: %v", err)
@@ -94,9 +133,35 @@ func (c *launchCmd) manifests(a *app, p *plan.Plan) error {
 	}
 	host, _ := os.Hostname()
 	now := time.Now().UTC()
-	objects, found, err := kuberay.Build(p, kuberay.Run{ID: rundir.NewID(p.Name, now), User: rundir.UserName(), Host: host, Version: version(), Created: now})
-	if err != nil {
-		return err
+	var found diag.List
+	var list []any
+	var text []byte
+	for i, p := range plans {
+		objects, more, err := kuberay.Build(p, kuberay.Run{ID: rundir.NewID(p.Name, now), User: rundir.UserName(), Host: host, Version: version(), Created: now})
+		if err != nil {
+			return err
+		}
+		if found = append(found, more...); found.HasErrors() {
+			continue
+		}
+		for _, o := range objects.All() {
+			if c.Namespace != "" {
+				o.SetNamespace(c.Namespace)
+			}
+			u, err := kuberay.Unstructured(o)
+			if err != nil {
+				return err
+			}
+			list = append(list, u.Object)
+		}
+		documents, err := kuberay.Manifest(p, objects)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			text = append(text, "---\n"...)
+		}
+		text = append(text, documents...)
 	}
 	if err := a.print(found); err != nil {
 		return err
@@ -104,24 +169,10 @@ func (c *launchCmd) manifests(a *app, p *plan.Plan) error {
 	if found.HasErrors() {
 		return exitStatus(exitInput)
 	}
-	var list []any
-	for _, o := range objects.All() {
-		if c.Namespace != "" {
-			o.SetNamespace(c.Namespace)
-		}
-		u, err := kuberay.Unstructured(o)
-		if err != nil {
-			return err
-		}
-		list = append(list, u.Object)
-	}
 	if c.Output == "json" {
 		return printJSON(a.stdout, map[string]any{"apiVersion": "v1", "kind": "List", "items": list})
 	}
-	text, err := kuberay.Manifest(p, objects)
-	if err == nil {
-		_, err = a.stdout.Write(text)
-	}
+	_, err := a.stdout.Write(text)
 	return err
 }
 
@@ -324,10 +375,7 @@ func (a *app) kubeStatus(run *rundir.Run) (*rundir.Status, error) {
 			return nil, "", err
 		}
 		return s, s.Server(), nil
-	}, func(err error) bool {
-		var gone *kuberay.Unreachable
-		return errors.As(err, &gone)
-	})
+	}, unreachable)
 }
 
 func (a *app) stopKube(run *rundir.Run, st *rundir.Status, quiet bool, out io.Writer) error {

@@ -42,7 +42,7 @@ type launchCmd struct {
 }
 
 func (launchCmd) Help() string {
-	return `Starts one experiment on its target. On target local:
+	return `Starts an experiment on its target; on targets slurm, ray and kuberay also several at once. On target local:
 
  1. as vet, and stop if anything is refused;
  2. check this machine, everything at once: programs, model paths, secrets, ports, GPUs;
@@ -56,7 +56,7 @@ On target ray, for relax and gym: the live cluster's GPUs, version and authentic
 
 On target ray, for serve: the cluster is looked at in the same way, and the judges become one application of Ray Serve beside those that are there, named after the experiment. --wait returns when it is ready; genrm gateway --run ID puts the GenRM API in front of it.
 
-On target kuberay: the live cluster is looked at, everything at once: namespace, KubeRay and its fields, permissions, GPUs of the nodes, what the pods refer to; then the API server says whether it would take the objects (a RayJob, or a RayService for serve), and gets them by server-side apply. --wait follows the run, with the reasons of pods that do not start and what the driver prints, and returns for served judges when they are ready; Ctrl-C leaves the run alone. A run that does not start within kuberay.startup_deadline is removed by --wait.
+On target kuberay: the live cluster is looked at, everything at once: namespace, KubeRay and its fields, permissions, GPUs of the nodes, what the pods refer to; then the API server says whether it would take the objects (a RayJob, or a RayService for serve), and gets them by server-side apply. --wait follows the run, with the reasons of pods that do not start and what the driver prints, and returns for served judges when they are ready; Ctrl-C leaves the run alone. A run that does not start within kuberay.startup_deadline is removed by --wait. Several relax and gym experiments are a RayJob each: all are looked at before the first is applied; --wait waits for all, and the exit status is the highest.
 
 On target local Ctrl-C ends the run and everything that belongs to it; a second Ctrl-C does not wait. With --detach the run goes on without this terminal: see status, logs, stop, endpoint.
 
@@ -68,6 +68,7 @@ Examples:
   genrm launch examples/serve-two-vllm --target local --rehearse --dry-run
   genrm launch train.cue --target slurm --judges judges.cue --wait
   genrm launch train.cue --target ray --address http://ray-head:8265 --wait
+  genrm launch sweep.cue --target kuberay --dry-run=server
 
 Exit status: 1 errors in the input; 3 the machine lacks something, or a judge failed; that of the driver, 128+n if signal n killed it; 128+n after signal n here; 0 a run without a driver was stopped.`
 }
@@ -88,18 +89,8 @@ func (c *launchCmd) Run(a *app) error {
 			return err
 		}
 	}
-	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Slurm }) {
-		return c.array(a, plans)
-	}
-	if len(plans) > 1 && !slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != plan.Ray || p.Workload == plan.Serve }) {
-		return c.ray(a, plans)
-	}
-	if len(plans) != 1 {
-		var names []string
-		for _, p := range plans {
-			names = append(names, p.Name)
-		}
-		return usagef("launch starts one experiment, and there are %d: choose by --name (%s)", len(plans), strings.Join(names, ", "))
+	if len(plans) > 1 {
+		return c.several(a, plans)
 	}
 	p := plans[0]
 	if c.Judges != "" && p.Workload == plan.Serve {
@@ -122,11 +113,36 @@ func (c *launchCmd) Run(a *app) error {
 		}
 		return c.ray(a, plans)
 	case plan.KubeRay:
-		return c.kuberay(a, p)
+		return c.kuberay(a, plans)
 	case "":
 		return usagef("no target for %s: add --target (%s), or target: in the file", p.Name, targetNames())
 	}
 	return usagef("target %s cannot be launched", p.Target)
+}
+
+// several launches more than one experiment, where their target does that.
+func (c *launchCmd) several(a *app, plans []*plan.Plan) error {
+	var names, served []string
+	for _, p := range plans {
+		names = append(names, p.Name)
+		if p.Workload == plan.Serve {
+			served = append(served, p.Name)
+		}
+	}
+	target := plans[0].Target
+	mixed := slices.ContainsFunc(plans, func(p *plan.Plan) bool { return p.Target != target })
+	switch {
+	case mixed:
+	case target == plan.Slurm:
+		return c.array(a, plans)
+	case (target == plan.Ray || target == plan.KubeRay) && len(served) > 0:
+		return usagef("launch serves the judges of one experiment at a time on target %s, and there are %s to serve among %d: choose by --name (%s)", target, strings.Join(served, ", "), len(plans), strings.Join(names, ", "))
+	case target == plan.Ray:
+		return c.ray(a, plans)
+	case target == plan.KubeRay:
+		return c.kuberay(a, plans)
+	}
+	return usagef("launch starts one experiment, and there are %d: choose by --name (%s)", len(plans), strings.Join(names, ", "))
 }
 
 // belong reports flags of another target; nothing for a target that is not known.

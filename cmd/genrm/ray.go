@@ -26,7 +26,7 @@ func (c *launchCmd) ray(a *app, plans []*plan.Plan) error {
 	case c.Rehearse, c.Judges != "":
 		return usagef("--rehearse and --judges do not go with target ray yet")
 	case c.Follow && len(plans) > 1:
-		return usagef("--follow shows one log, and there are %d experiments: choose by --name, or launch them and look by genrm logs RUN -f", len(plans))
+		return oneLog(len(plans))
 	}
 	if c.DryRun != "" {
 		return a.rayRequests(plans)
@@ -61,27 +61,11 @@ func (c *launchCmd) ray(a *app, plans []*plan.Plan) error {
 	case (c.Wait || c.Follow) && len(runs) == 1:
 		return c.followRay(a, runs[0], out)
 	case c.Wait:
-		return c.followRays(a, runs, out)
+		return c.followAll(a, rays{a, runs}, runs, out)
 	case c.Output != "json":
 		return nil
 	}
-	return a.reportRays(runs)
-}
-
-// reportRays prints one run as it is, several as a list.
-func (a *app) reportRays(runs []*rundir.Run) error {
-	var reports []report
-	for _, run := range runs {
-		st, err := a.runStatus(run)
-		if err != nil {
-			return err
-		}
-		reports = append(reports, report{st, run.Dir})
-	}
-	if len(reports) == 1 {
-		return printJSON(a.stdout, reports[0])
-	}
-	return printJSON(a.stdout, reports)
+	return a.reportAll(runs)
 }
 
 // rayRequests prints what would be submitted.
@@ -112,11 +96,8 @@ func (a *app) rayRequests(plans []*plan.Plan) error {
 	return printJSON(a.stdout, all)
 }
 
-// rayRoots are the folders of runs of a launch; see roots.
-type rayRoots struct{ known, root string }
-
 // prepareRay looks whether every plan can be launched, before the first is.
-func (c *launchCmd) prepareRay(a *app, plans []*plan.Plan) (out []*ray.Prepared, roots []rayRoots, err error) {
+func (c *launchCmd) prepareRay(a *app, plans []*plan.Plan) (out []*ray.Prepared, roots []runRoots, err error) {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return nil, nil, err
@@ -138,7 +119,7 @@ func (c *launchCmd) prepareRay(a *app, plans []*plan.Plan) (out []*ray.Prepared,
 			return out, nil, errors.Join(a.print(all), targetError{err})
 		}
 		if ready != nil {
-			out, roots = append(out, ready), append(roots, rayRoots{known, root})
+			out, roots = append(out, ready), append(roots, runRoots{known, root})
 		}
 	}
 	if !all.HasErrors() {
@@ -154,7 +135,7 @@ func (c *launchCmd) prepareRay(a *app, plans []*plan.Plan) (out []*ray.Prepared,
 }
 
 // launchRay submits one job and says so.
-func (c *launchCmd) launchRay(a *app, p *ray.Prepared, at rayRoots, out io.Writer) (*rundir.Run, error) {
+func (c *launchCmd) launchRay(a *app, p *ray.Prepared, at runRoots, out io.Writer) (*rundir.Run, error) {
 	run, job, found, err := p.Launch(a.ctx)
 	if err := a.sent(run, at.known, at.root, found, err); err != nil {
 		return run, err
@@ -172,81 +153,25 @@ func (c *launchCmd) launchRay(a *app, p *ray.Prepared, at rayRoots, out io.Write
 	return run, nil
 }
 
-// followRays waits for the ends of several jobs, and tells of each what changes.
-// The exit status is the highest of theirs. A signal leaves them alone.
-func (c *launchCmd) followRays(a *app, runs []*rundir.Run, out io.Writer) error {
-	signals := a.takeSignals()
-	said := make([]string, len(runs))
-	lost := a.lost("Ray")
-	broken, left, worst := false, len(runs), 0
-	for {
-		var away error
-		a.away = nil // what did not answer in the last round may answer now
-		for i, run := range runs {
-			if said[i] == over {
-				continue
-			}
-			st, err := a.rayStatus(run)
-			var gone *ray.Unreachable
-			switch {
-			case errors.As(err, &gone):
-				away = gone
-			case err != nil:
-				return err
-			}
-			if err != nil {
-				continue // its dashboard is not asked again in this round
-			}
-			line := stateText(st)
-			switch {
-			case st.State == rundir.Ready:
-				line = "running"
-			case st.Reason != "":
-				line += ": " + firstLine(st.Reason)
-			}
-			if line != said[i] {
-				said[i] = line
-				fmt.Fprintf(out, "%s  %s\n", run.ID, line)
-			}
-			if st.State.Told() {
-				code := exitTarget
-				if st.ExitCode != nil {
-					code = *st.ExitCode
-				}
-				worst = max(worst, code)
-				said[i] = over
-				left--
-			}
-		}
-		if (away != nil) != broken {
-			broken = away != nil
-			if err := lost(away); err != nil {
-				return err
-			}
-		}
-		if left == 0 {
-			break
-		}
-		select {
-		case sig := <-signals:
-			fmt.Fprintf(a.stderr, "\n%d of %d go on as Ray jobs; `genrm stop RUN` ends one\n", left, len(runs))
-			return exitStatus(128 + number(sig))
-		case <-time.After(pollJob):
-		}
-	}
-	if c.Output == "json" {
-		if err := a.reportRays(runs); err != nil {
-			return err
-		}
-	}
-	if worst > 0 {
-		return exitStatus(worst)
+// rays are jobs that are followed together.
+type rays struct {
+	a    *app
+	runs []*rundir.Run
+}
+
+func (r rays) status(i int) (*rundir.Status, error) { return r.a.rayStatus(r.runs[i]) }
+
+func (rays) away(_ int, err error) error {
+	var gone *ray.Unreachable
+	if errors.As(err, &gone) {
+		return gone
 	}
 	return nil
 }
 
-// over is said of a run that has ended, to ourselves.
-const over = "\x00"
+func (rays) words() (who, what string)    { return "Ray", "Ray jobs" }
+func (rays) telling(reason string) string { return firstLine(reason) }
+func (rays) pause() time.Duration         { return pollJob }
 
 // sending shows how far an upload is, on a terminal.
 func (a *app) sending() func(ray.Upload, int64) {

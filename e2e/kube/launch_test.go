@@ -234,6 +234,53 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// TestSweepChecks: none of several experiments is applied when one is refused, what
+// is the same of them is told once, and what was applied before a refusal is named.
+func TestSweepChecks(t *testing.T) {
+	needs(t, "1.5.1", "1.5.1", "hold", 1)
+	r := newRig(t, "")
+	once := func(out, text string) {
+		t.Helper()
+		if n := strings.Count(out, text); n != 1 {
+			t.Errorf("%d times %q in\n%s", n, text, out)
+		}
+	}
+	file := r.sweep("", 0, 3, 7)
+	once(r.launch(0, nil, file, "--dry-run=server"), "the 3 runs need 24 GPUs together, and 8 of the cluster's are free now")
+	once(r.ends(3, nil, "launch", "--target", "kuberay", "--namespace", "mll", file), "error[GRM8421]")
+	once(r.launch(3, nil, file, "--context", "nobody"), "error[GRM8424]")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := r.file("bad.cue", string(text)+"experiments: exit3: kuberay: secrets: HF_TOKEN: {name: \"hf\", key: \"token\"}\n")
+	r.launch(3, []string{"GRM8429", "no secret hf", "in experiment exit3"}, bad)
+	if runs, err := os.ReadDir(r.dir + "/runs"); err == nil && len(runs) > 0 || len(r.objects()) > 0 {
+		t.Errorf("left: %v, %q", runs, r.objects())
+	}
+	kubectl(t, "-n", r.namespace, "create", "quota", "q", "--hard=count/rayjobs.ray.io=2")
+	r.wait("the quota", func() bool { return strings.Contains(r.field("quota/q", ".status.hard"), "rayjobs") })
+	r.launch(3, []string{"GRM8433", "exceeded quota", "2 of 3 were applied; exit7 was not", "rayjob/exit0-", "rayjob/exit3-"}, file)
+	r.ends(0, nil, "stop", "--all")
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
+}
+
+// TestSweepLate: the start-up deadline is each run's own, and Ctrl-C leaves all.
+func TestSweepLate(t *testing.T) {
+	needs(t, "1.5.1", "1.5.1", "hold", 1)
+	r := newRig(t, "")
+	f := r.follow(r.sweep("startup_deadline: 25", 0, 3))
+	f.says("GRM8426", "Unschedulable: 0/1 nodes are available") // one of them has the node
+	f.ends(3, "stopping: not started within 25s: it is removed", "kuberay.startup_deadline")
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
+	f = r.follow(r.sweep("", 0, 3))
+	f.says("pending")
+	f.kill(os.Interrupt)
+	f.ends(130, "2 of 2 go on as RayJobs; `genrm stop RUN` ends one")
+	r.ends(0, nil, "stop", "--all")
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
+}
+
 // TestService: a failing application, another manager's change, and an object
 // that is not genrm's any more.
 func TestService(t *testing.T) {

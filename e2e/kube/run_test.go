@@ -94,6 +94,62 @@ func TestRun(t *testing.T) {
 	r.t = t
 }
 
+// sweep is several training runs, whose drivers end with the status that their name
+// says. It is from Ray that they know it: the pods of the rig share their files.
+func (r *rig) sweep(more string, codes ...int) string {
+	r.t.Helper()
+	r.file("relax/train.py", `import os, re, sys
+code = int(re.search(r"exit(\d+)-", os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])[1])
+print("driver of", code)
+sys.exit(code)
+`)
+	one := strings.NewReplacer("name:   \"training\"\n", "", "MORE", more, `"/opt/relax"`, quoted(filepath.Join(r.dir, "relax"))).Replace(training)
+	text := ""
+	for _, code := range codes {
+		text += fmt.Sprintf("experiments: exit%d: {\n%s}\n", code, one)
+	}
+	return r.file("sweep.cue", text)
+}
+
+// TestSweep: several experiments are a RayJob each, followed to their ends.
+func TestSweep(t *testing.T) {
+	needs(t, "1.5.1", "1.5.1", "run", 2)
+	r := newRig(t, "")
+	file := r.sweep("", 3, 0)
+	r.launch(0, []string{"the API server would take configmap/exit3-", " and rayjob/exit0-"}, file, "--dry-run=server")
+	all := r.launch(0, nil, file, "--dry-run")
+	if err := os.WriteFile(filepath.Join(r.dir, "all.yaml"), []byte(all), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"rayjob.ray.io/exit3-", "rayjob.ray.io/exit0-", "configmap/exit0-"} {
+		if out := kubectl(t, "apply", "--server-side", "--dry-run=server", "-f", filepath.Join(r.dir, "all.yaml")); !strings.Contains(out, kind) {
+			t.Errorf("no %s in\n%s", kind, out)
+		}
+	}
+	if left := r.objects(); len(left) > 0 {
+		t.Errorf("a dry run has made %q", left)
+	}
+	f := r.follow(file)
+	f.ends(3, "  succeeded\n", "  failed, exit status 3: the driver ended with status 3\n")
+	for _, code := range []string{"0", "3"} {
+		r.ends(0, []string{"driver of " + code + "\n"}, "logs", r.last("exit"+code))
+	}
+	for _, code := range []string{"0", "3"} {
+		r.ends(0, []string{"was still there, and is removed"}, "stop", r.last("exit"+code))
+	}
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
+}
+
+// last is the newest run of an experiment.
+func (r *rig) last(name string) string {
+	r.t.Helper()
+	found, err := filepath.Glob(filepath.Join(r.dir, "runs", name+"-*"))
+	if err != nil || len(found) == 0 {
+		r.t.Fatalf("no run of %s: %v", name, err)
+	}
+	return filepath.Base(slices.Max(found))
+}
+
 // TestStopRunning: a run that runs is found, followed and stopped by another
 // machine, whose driver is asked to end.
 func TestStopRunning(t *testing.T) {

@@ -33,6 +33,14 @@ func Files(p *plan.Plan) ([]emit.File, error) {
 	return []emit.File{{Name: FileName, Text: text}}, nil
 }
 
+// Place is where the objects that [Files] writes go: the context and the namespace
+// that the experiment states, "" if it states none, and their name.
+func Place(p *plan.Plan) [3]string {
+	context, _ := settings(p).Field("context").AsString()
+	namespace, _ := settings(p).Field("namespace").AsString()
+	return [3]string{context, namespace, Name(p, "")}
+}
+
 // Manifest writes objects as YAML documents in the order of creation.
 func Manifest(p *plan.Plan, o *Objects) ([]byte, error) {
 	hash, err := p.Hash()

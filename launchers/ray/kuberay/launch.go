@@ -61,12 +61,15 @@ type Prepared struct {
 }
 
 // Prepare makes the objects of a new run and finds the cluster; it asks nothing.
-// Findings with errors mean that there is none.
-func Prepare(o Options) (*Prepared, diag.List, error) {
-	block, _ := o.Plan.Settings.Get("kuberay")
-	c, err := connect(o.Where, block, o.Env, o.Version)
-	if err != nil {
-		return nil, nil, err
+// Findings with errors mean that there is none. The connection of one of the others,
+// which are launched with it, is shared where it leads to the same place.
+func Prepare(o Options, others []*Prepared) (*Prepared, diag.List, error) {
+	c := shared(o, others)
+	if c == nil {
+		var err error
+		if c, err = connect(o.Where, settings(o.Plan), o.Env, o.Version); err != nil {
+			return nil, nil, err
+		}
 	}
 	hash, err := o.Plan.Hash()
 	if err != nil {
@@ -90,11 +93,10 @@ func Prepare(o Options) (*Prepared, diag.List, error) {
 // Namespace is where the objects go.
 func (p *Prepared) Namespace() string { return p.c.namespace }
 
-// Check asks the cluster whether the run can start in it, and the API server
+// check asks the cluster whether the run can start in it, and the API server
 // whether it takes the objects; nothing is changed. Findings with errors mean
 // that it cannot.
-func (p *Prepared) Check(ctx context.Context) (diag.List, error) {
-	l := look{c: p.c, p: p.o.Plan, objects: p.Objects, grows: p.o.Grows, replace: p.o.Replace, user: p.info.User}
+func (p *Prepared) check(ctx context.Context, l *look) (diag.List, error) {
 	found, err := l.all(ctx)
 	if err != nil || found.HasErrors() {
 		return found, err

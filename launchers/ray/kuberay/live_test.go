@@ -342,6 +342,7 @@ func TestGPUs(t *testing.T) {
 		"too few":      {2, 8, []int64{8}, 0, true, false, "GRM8425 error"},
 		"grows":        {2, 8, []int64{8}, 0, true, true, "GRM8425 warning"},
 		"in use":       {2, 8, []int64{8, 8}, 1, true, false, "GRM8426 warning"},
+		"in a queue":   {2, 8, []int64{8, 8}, 1, true, false, ""},
 		"small nodes":  {1, 8, []int64{4, 4}, 0, true, false, "GRM8427 error"},
 		"no room":      {4, 3, []int64{8, 4}, 0, true, false, "GRM8427 error"}, // 12 GPUs, and room for 3 pods
 		"not told":     {2, 8, nil, 0, false, false, "GRM8428 note"},
@@ -373,6 +374,9 @@ func TestGPUs(t *testing.T) {
 			})
 			worker := pod(c.each)
 			objects := &Objects{RayJob: &rayv1.RayJob{Spec: rayv1.RayJobSpec{RayClusterSpec: &rayv1.RayClusterSpec{WorkerGroupSpecs: []rayv1.WorkerGroupSpec{{GroupName: "workers", Replicas: &c.count, Template: worker}}}}}}
+			if name == "in a queue" {
+				objects.RayJob.Labels = map[string]string{LabelQueue: "team"}
+			}
 			l := look{c: conn, p: &plan.Plan{Workload: plan.Relax}, objects: objects, grows: c.grows}
 			found, err := l.gpus(context.Background())
 			var got []string

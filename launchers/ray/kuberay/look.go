@@ -33,13 +33,13 @@ type look struct {
 	grows   bool // the cluster gets nodes when it is asked
 	replace bool
 	user    string
+	known   *answers // what was asked for other runs; nil if there is only this one
 }
 
 // all asks the cluster. Findings with errors mean that a launch would fail.
 func (l *look) all(ctx context.Context) (diag.List, error) {
 	var found diag.List
-	ns := new(metav1.PartialObjectMetadata)
-	err := l.c.do(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(l.c.namespace), accept: asMetadata}, ns)
+	ns, err := read[metav1.PartialObjectMetadata](ctx, l, request{path: "/api/v1/namespaces/" + url.PathEscape(l.c.namespace), accept: asMetadata})
 	switch {
 	case err == nil:
 		if ns.DeletionTimestamp != nil {
@@ -86,8 +86,7 @@ func (c *conn) who() string {
 
 func (l *look) missingNamespace(ctx context.Context) diag.Diagnostic {
 	remedy := "kubectl create namespace " + l.c.namespace
-	var all metav1.PartialObjectMetadataList
-	if err := l.c.do(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces", accept: asList, query: url.Values{"limit": {"500"}}}, &all); err == nil {
+	if all, err := read[metav1.PartialObjectMetadataList](ctx, l, request{path: "/api/v1/namespaces", accept: asList, query: url.Values{"limit": {"500"}}}); err == nil {
 		var names []string
 		for _, n := range all.Items {
 			names = append(names, n.Name)
@@ -110,8 +109,7 @@ func (l *look) schema(ctx context.Context) (diag.List, error) {
 	missing := func(summary, detail string) (diag.List, error) {
 		return diag.List{l.p.Finding("GRM8422", diag.Error, "kuberay", summary, detail, "install the KubeRay operator with its CRDs (https://docs.ray.io, Getting Started with KubeRay), or choose another context")}, nil
 	}
-	var groups metav1.APIGroup
-	err := l.c.get(ctx, "/apis/ray.io", &groups)
+	groups, err := read[metav1.APIGroup](ctx, l, request{path: "/apis/ray.io"})
 	switch {
 	case status(err) == http.StatusNotFound:
 		return missing("KubeRay is not installed in the cluster", "The API server knows no ray.io objects.")
@@ -127,19 +125,15 @@ func (l *look) schema(ctx context.Context) (diag.List, error) {
 	if !slices.Contains(versions, "v1") {
 		return missing("the cluster's KubeRay is too old", "It serves ray.io/"+strings.Join(versions, ", ray.io/")+", and genrm writes ray.io/v1, which is of KubeRay 1.0 and later.")
 	}
-	var kinds metav1.APIResourceList
-	if err := l.c.get(ctx, "/apis/ray.io/v1", &kinds); err != nil {
+	kinds, err := read[metav1.APIResourceList](ctx, l, request{path: "/apis/ray.io/v1"})
+	if err != nil {
 		return nil, err
 	}
 	if !slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool { return r.Kind == l.kind() }) {
 		return missing(fmt.Sprintf("the cluster has no %s objects", l.kind()), "The API server knows ray.io/v1, without this kind: its CRD is missing.")
 	}
-	var doc struct {
-		Components struct {
-			Schemas map[string]*schema `json:"schemas"`
-		} `json:"components"`
-	}
-	if err := l.c.get(ctx, "/openapi/v3/apis/ray.io/v1", &doc); err != nil {
+	doc, err := read[schemas](ctx, l, request{path: "/openapi/v3/apis/ray.io/v1"})
+	if err != nil {
 		if n := status(err); n == http.StatusNotFound || n == http.StatusForbidden {
 			return nil, nil // the dry run tells
 		}
@@ -166,7 +160,7 @@ func (l *look) schema(ctx context.Context) (diag.List, error) {
 	delete(m, "metadata")
 	var found diag.List
 	for _, field := range root.unknown(m, "") {
-		detail := fmt.Sprintf("%s %s has this field, and the cluster's definition of %s has it not: Kubernetes would refuse the object.", l.kind(), l.objects.Main().GetName(), l.kind())
+		detail := fmt.Sprintf("The %s has this field, and the cluster's definition of %s has it not: Kubernetes would refuse the object.", l.kind(), l.kind())
 		remedy := "use a newer KubeRay in the cluster, or leave the field out"
 		if since := release(field); since != "" {
 			remedy = "use KubeRay " + since + " or later in the cluster, or leave the field out"
@@ -185,6 +179,13 @@ func (l *look) schema(ctx context.Context) (diag.List, error) {
 func (s *schema) knowsSidecar() bool {
 	spec := s.Properties["spec"]
 	return spec == nil || len(spec.Properties) == 0 || spec.Properties["deletionStrategy"] != nil
+}
+
+// schemas is what is needed of an OpenAPI document.
+type schemas struct {
+	Components struct {
+		Schemas map[string]*schema `json:"schemas"`
+	} `json:"components"`
 }
 
 // schema is what is needed of an OpenAPI schema.
@@ -297,7 +298,6 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 	}
 	type answer struct {
 		ok  bool
-		why string
 		err error
 	}
 	var asked []struct {
@@ -315,12 +315,7 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 	answers := make([]answer, len(asked))
 	var wg sync.WaitGroup
 	for i, a := range asked {
-		wg.Go(func() {
-			review := authv1.SelfSubjectAccessReview{TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
-				Spec: authv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authv1.ResourceAttributes{Namespace: l.c.namespace, Verb: a.verb, Group: a.group, Resource: a.resource, Subresource: a.sub}}}
-			answers[i].err = l.c.do(ctx, request{method: http.MethodPost, path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: review}, &review)
-			answers[i].ok, answers[i].why = review.Status.Allowed, review.Status.Reason
-		})
+		wg.Go(func() { answers[i].ok, answers[i].err = l.may(ctx, a.right, a.verb) })
 	}
 	wg.Wait()
 	var needed, useful, lost []string
@@ -350,6 +345,16 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 	add(diag.Error, needed, "A launch makes these objects.")
 	add(diag.Warning, useful, "What is lost without it: "+strings.Join(lost, "; ")+".")
 	return found, nil
+}
+
+// may asks for one permission in the namespace.
+func (l *look) may(ctx context.Context, r right, verb string) (bool, error) {
+	return ask(l, "may "+verb+" "+r.name()+" in "+l.c.namespace, func() (bool, error) {
+		review := authv1.SelfSubjectAccessReview{TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
+			Spec: authv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authv1.ResourceAttributes{Namespace: l.c.namespace, Verb: verb, Group: r.group, Resource: r.resource, Subresource: r.sub}}}
+		err := l.c.do(ctx, request{method: http.MethodPost, path: "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body: review}, &review)
+		return review.Status.Allowed, err
+	})
 }
 
 // group is a set of equal pods.
@@ -452,51 +457,109 @@ func tolerates(tol corev1.Toleration, t corev1.Taint) bool {
 	return tol.Key != "" && tol.Value == t.Value
 }
 
+// census is what there is of nodes.
+type census struct {
+	nodes []*machine
+	told  bool // that the pods of others could be listed: what is in use is known
+}
+
+// nodes counts the nodes of the cluster, and what pods hold of them.
+func (l *look) nodes(ctx context.Context) (*census, error) {
+	return ask(l, "nodes", func() (*census, error) {
+		out := &census{told: true}
+		byName := map[string]*machine{}
+		err := pages(ctx, l.c, "/api/v1/nodes", nil, func(items []corev1.Node) {
+			for _, n := range items {
+				m := &machine{Node: n, used: map[corev1.ResourceName]int64{}}
+				out.nodes = append(out.nodes, m)
+				byName[n.Name] = m
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		err = pages(ctx, l.c, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}}, func(items []corev1.Pod) {
+			for i := range items {
+				if n := byName[items[i].Spec.NodeName]; n != nil {
+					for _, c := range items[i].Spec.Containers {
+						for name, q := range c.Resources.Requests {
+							n.used[name] += q.Value()
+						}
+					}
+				}
+			}
+		})
+		if status(err) == http.StatusForbidden {
+			out.told, err = false, nil
+		}
+		return out, err
+	})
+}
+
+// room is what there is of one sort of GPU.
+type room struct {
+	have, free int64
+	closed     int64 // on nodes that take none of the pods
+	nodes      int   // that have them
+	told       bool  // that free is known
+}
+
+func (r room) String() string {
+	s := fmt.Sprintf("%d on %s", r.have, need.Count(r.nodes, "node"))
+	if r.told {
+		s += fmt.Sprintf(", %d of them free", r.free)
+	}
+	s += "."
+	if r.closed > 0 {
+		s += fmt.Sprintf(" %d more are on nodes that are not ready, closed, tainted, or lack the selected labels.", r.closed)
+	}
+	return s
+}
+
+// room counts one sort of GPU over the nodes that take a pod of any group.
+func (c *census) room(kind corev1.ResourceName, groups []group) room {
+	r := room{told: c.told}
+	for _, n := range c.nodes {
+		k := n.gpus(kind)
+		switch {
+		case k == 0:
+		case !slices.ContainsFunc(groups, func(g group) bool { return g.kind == kind && n.takes(g.spec) }):
+			r.closed += k
+		default:
+			r.nodes++
+			r.have += k
+			r.free += max(0, k-n.used[kind])
+		}
+	}
+	return r
+}
+
+// wanted counts one sort of GPU in groups.
+func wanted(kind corev1.ResourceName, groups []group) (n int64) {
+	for _, g := range groups {
+		if g.kind == kind {
+			n += g.gpus * int64(g.count)
+		}
+	}
+	return n
+}
+
 // gpus compares the GPUs of the nodes with the plan's.
 func (l *look) gpus(ctx context.Context) (diag.List, error) {
 	groups := l.objects.groups()
 	if len(groups) == 0 {
 		return nil, nil
 	}
-	var nodes []*machine
-	err := pages(ctx, l.c, "/api/v1/nodes", nil, func(items []corev1.Node) {
-		for _, n := range items {
-			nodes = append(nodes, &machine{Node: n, used: map[corev1.ResourceName]int64{}})
-		}
-	})
+	got, err := l.nodes(ctx)
 	at, roles := ray.Roles(l.p)
-	var want int64
 	var pods []string
 	for _, g := range groups {
-		want += g.gpus * int64(g.count)
 		pods = append(pods, fmt.Sprintf("%s of %d (%s)", need.Count(g.count, "pod"), g.gpus, g.name))
 	}
 	switch {
 	case status(err) == http.StatusForbidden:
-		return diag.List{l.p.Finding("GRM8428", diag.Note, at, fmt.Sprintf("whether the cluster has %s cannot be told", need.Count(int(want), "GPU")),
+		return diag.List{l.p.Finding("GRM8428", diag.Note, at, "whether the cluster has enough GPUs cannot be told",
 			"Its nodes may not be listed: "+l.c.who()+" is not allowed to.", "")}, nil
-	case err != nil:
-		return nil, err
-	}
-	told := true // that the pods of others could be listed
-	byName := map[string]*machine{}
-	for _, n := range nodes {
-		byName[n.Name] = n
-	}
-	err = pages(ctx, l.c, "/api/v1/pods", url.Values{"fieldSelector": {"spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}}, func(items []corev1.Pod) {
-		for i := range items {
-			if n := byName[items[i].Spec.NodeName]; n != nil {
-				for _, c := range items[i].Spec.Containers {
-					for name, q := range c.Resources.Requests {
-						n.used[name] += q.Value()
-					}
-				}
-			}
-		}
-	})
-	switch {
-	case status(err) == http.StatusForbidden:
-		told = false
 	case err != nil:
 		return nil, err
 	}
@@ -511,38 +574,11 @@ func (l *look) gpus(ctx context.Context) (diag.List, error) {
 	} else {
 		who += "; as " + strings.Join(pods, ", ")
 	}
-	// What one sort of GPU has, over the nodes that take a pod of any group.
 	for _, kind := range kinds(groups) {
-		var want, have, free, closed int64
-		count := 0
-		for _, g := range groups {
-			if g.kind == kind {
-				want += g.gpus * int64(g.count)
-			}
-		}
-		for _, n := range nodes {
-			k := n.gpus(kind)
-			if k == 0 {
-				continue
-			}
-			if !slices.ContainsFunc(groups, func(g group) bool { return g.kind == kind && n.takes(g.spec) }) {
-				closed += k
-				continue
-			}
-			count++
-			have += k
-			free += max(0, k-n.used[kind])
-		}
-		detail := fmt.Sprintf("Needed: %s. Present: %d on %s", who, have, need.Count(count, "node"))
-		if told {
-			detail += fmt.Sprintf(", %d of them free", free)
-		}
-		detail += "."
-		if closed > 0 {
-			detail += fmt.Sprintf(" %d more are on nodes that are not ready, closed, tainted, or lack the selected labels.", closed)
-		}
-		if have < want {
-			found.Add(l.p.Finding("GRM8425", severity, at, fmt.Sprintf("the run needs %d %s, and the cluster has %d", want, gpuName(kind, want), have), detail, remedy))
+		want, r := wanted(kind, groups), got.room(kind, groups)
+		detail := fmt.Sprintf("Needed: %s. Present: %s", who, r)
+		if r.have < want {
+			found.Add(l.p.Finding("GRM8425", severity, at, fmt.Sprintf("the run needs %d %s, and the cluster has %d", want, gpuName(kind, want), r.have), detail, remedy))
 			continue
 		}
 		fits := true
@@ -551,7 +587,7 @@ func (l *look) gpus(ctx context.Context) (diag.List, error) {
 				continue
 			}
 			largest, room := int64(0), int64(0)
-			for _, n := range nodes {
+			for _, n := range got.nodes {
 				if n.takes(g.spec) {
 					largest = max(largest, n.gpus(kind))
 					room += n.gpus(kind) / g.gpus
@@ -568,13 +604,16 @@ func (l *look) gpus(ctx context.Context) (diag.List, error) {
 					detail+" A pod lies on one node, so what is left of each node is lost to it.", "write cluster: gpus_per_node: what the nodes have, or use more nodes"))
 			}
 		}
-		if fits && told && free < want {
-			found.Add(l.p.Finding("GRM8426", diag.Warning, at, fmt.Sprintf("the run needs %d %s, and %d of the cluster's are free now", want, gpuName(kind, want), free),
+		if fits && r.told && r.free < want && !l.queued() {
+			found.Add(l.p.Finding("GRM8426", diag.Warning, at, fmt.Sprintf("the run needs %d %s, and %d of the cluster's are free now", want, gpuName(kind, want), r.free),
 				detail+" Others use the rest: its pods wait until there is room.", ""))
 		}
 	}
 	return found, nil
 }
+
+// queued reports whether the run waits in a queue of Kueue until there is room.
+func (l *look) queued() bool { return l.objects.Main().GetLabels()[LabelQueue] != "" }
 
 func kinds(groups []group) []corev1.ResourceName {
 	var out []corev1.ResourceName
@@ -717,14 +756,12 @@ var one = map[string]string{"secrets": "secret", "configmaps": "config map", "se
 func (l *look) references(ctx context.Context) (diag.List, error) {
 	var found diag.List
 	for _, r := range l.objects.references() {
-		got := new(metav1.PartialObjectMetadata)
-		err := l.c.do(ctx, request{method: http.MethodGet, path: l.c.in("/api/v1", r.resource, r.name), accept: asMetadata}, got)
+		_, err := read[metav1.PartialObjectMetadata](ctx, l, request{path: l.c.in("/api/v1", r.resource, r.name), accept: asMetadata})
 		switch {
 		case err == nil, status(err) == http.StatusForbidden: // a pod may read what its launcher may not
 		case status(err) == http.StatusNotFound:
 			remedy := "make it, or name another"
-			var all metav1.PartialObjectMetadataList
-			if e := l.c.do(ctx, request{method: http.MethodGet, path: l.c.in("/api/v1", r.resource), accept: asList, query: url.Values{"limit": {"500"}}}, &all); e == nil {
+			if all, e := read[metav1.PartialObjectMetadataList](ctx, l, request{path: l.c.in("/api/v1", r.resource), accept: asList, query: url.Values{"limit": {"500"}}}); e == nil {
 				var names []string
 				for _, n := range all.Items {
 					names = append(names, n.Name)
@@ -748,8 +785,7 @@ func (l *look) queue(ctx context.Context) (diag.List, error) {
 	if name == "" {
 		return nil, nil
 	}
-	var g metav1.APIGroup
-	err := l.c.get(ctx, "/apis/kueue.x-k8s.io", &g)
+	g, err := read[metav1.APIGroup](ctx, l, request{path: "/apis/kueue.x-k8s.io"})
 	switch {
 	case status(err) == http.StatusNotFound:
 		return diag.List{l.p.Finding("GRM8430", diag.Error, "kuberay.queue", fmt.Sprintf("there is no queue %s: Kueue is not installed in the cluster", name),
@@ -760,11 +796,10 @@ func (l *look) queue(ctx context.Context) (diag.List, error) {
 		return nil, err
 	}
 	path := l.c.in("/apis/"+g.PreferredVersion.GroupVersion, "localqueues")
-	err = l.c.do(ctx, request{method: http.MethodGet, path: path + "/" + url.PathEscape(name), accept: asMetadata}, new(metav1.PartialObjectMetadata))
+	_, err = read[metav1.PartialObjectMetadata](ctx, l, request{path: path + "/" + url.PathEscape(name), accept: asMetadata})
 	if status(err) == http.StatusNotFound {
 		remedy := "kubectl get localqueues -n " + l.c.namespace + " shows what there is"
-		var all metav1.PartialObjectMetadataList
-		if e := l.c.do(ctx, request{method: http.MethodGet, path: path, accept: asList}, &all); e == nil {
+		if all, e := read[metav1.PartialObjectMetadataList](ctx, l, request{path: path, accept: asList}); e == nil {
 			var names []string
 			for _, n := range all.Items {
 				names = append(names, n.Name)
@@ -784,17 +819,19 @@ func (l *look) queue(ctx context.Context) (diag.List, error) {
 	return nil, nil
 }
 
+// deployments is what is needed of a list of Deployments.
+type deployments struct {
+	Items []struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Status   struct {
+			Available int `json:"availableReplicas"`
+		} `json:"status"`
+	} `json:"items"`
+}
+
 // operator looks for who works on the objects.
 func (l *look) operator(ctx context.Context) (diag.List, error) {
-	var list struct {
-		Items []struct {
-			Metadata metav1.ObjectMeta `json:"metadata"`
-			Status   struct {
-				Available int `json:"availableReplicas"`
-			} `json:"status"`
-		} `json:"items"`
-	}
-	err := l.c.do(ctx, request{method: http.MethodGet, path: "/apis/apps/v1/deployments", query: url.Values{"labelSelector": {"app.kubernetes.io/name in (kuberay-operator, kuberay)"}}}, &list)
+	list, err := read[deployments](ctx, l, request{path: "/apis/apps/v1/deployments", query: url.Values{"labelSelector": {"app.kubernetes.io/name in (kuberay-operator, kuberay)"}}})
 	switch {
 	case status(err) == http.StatusForbidden:
 		return nil, nil

@@ -37,7 +37,7 @@ func (s *Session) wake(ctx context.Context, path, fields, labels string, out cha
 		accept := "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 		resp, err := s.c.send(ctx, request{method: http.MethodGet, path: path, query: q, accept: accept})
 		if err == nil {
-			if read(resp.Body, out) {
+			if stirs(resp.Body, out) {
 				wait = time.Second
 			}
 		}
@@ -49,8 +49,8 @@ func (s *Session) wake(ctx context.Context, path, fields, labels string, out cha
 	}
 }
 
-// read passes on that something came, until the stream ends.
-func read(body io.ReadCloser, out chan<- struct{}) (any bool) {
+// stirs passes on that something came, until the stream ends.
+func stirs(body io.ReadCloser, out chan<- struct{}) (any bool) {
 	defer func() { _ = body.Close() }() // only read
 	buf := make([]byte, 32<<10)
 	for {
