@@ -393,12 +393,17 @@ func (r *rig) status() *status {
 	return s
 }
 
-// awaitEnd waits until the run's status says that it has ended.
+// awaitEnd waits until the run's status says that it has ended, and its guard,
+// which ends after that, is gone.
 func (r *rig) awaitEnd() {
 	r.t.Helper()
-	for start := time.Now(); r.status().ExitCode == nil; time.Sleep(pollEvery) {
+	for start := time.Now(); ; time.Sleep(pollEvery) {
+		s := r.status()
+		if s.ExitCode != nil && syscall.Kill(s.Supervisor.PID, 0) != nil {
+			return
+		}
 		if time.Since(start) > limit {
-			r.t.Fatalf("the run has not ended after %s: %+v", limit, r.status())
+			r.t.Fatalf("the run has not ended after %s: %+v", limit, s)
 		}
 	}
 }
