@@ -108,9 +108,6 @@ func (c *launchCmd) Run(a *app) error {
 		if p.Workload == plan.Serve {
 			return c.rayServe(a, p)
 		}
-		if c.Replace {
-			return usagef("--replace updates a serve application in place, and each %s run is a job of its own", p.Workload)
-		}
 		return c.ray(a, plans)
 	case plan.KubeRay:
 		return c.kuberay(a, plans)

@@ -25,6 +25,8 @@ func (c *launchCmd) ray(a *app, plans []*plan.Plan) error {
 		return usagef("--test-only asks a scheduler: it goes with target slurm")
 	case c.Rehearse, c.Judges != "":
 		return usagef("--rehearse and --judges do not go with target ray yet")
+	case c.Replace:
+		return usagef("--replace updates a serve application in place, and each %s run is a job of its own", plans[0].Workload)
 	case c.Follow && len(plans) > 1:
 		return oneLog(len(plans))
 	}

@@ -399,7 +399,8 @@ func (r *rig) awaitEnd() {
 	r.t.Helper()
 	for start := time.Now(); ; time.Sleep(pollEvery) {
 		s := r.status()
-		if s.ExitCode != nil && syscall.Kill(s.Supervisor.PID, 0) != nil {
+		guard, there := processes(r.t)[s.Supervisor.PID]
+		if s.ExitCode != nil && (!there || guard.state == "Z") {
 			return
 		}
 		if time.Since(start) > limit {
