@@ -354,7 +354,7 @@ func (a *app) stopKube(run *rundir.Run, st *rundir.Status, quiet bool, out io.Wr
 
 // kuberay shows the log of the driver, or what a pod prints.
 func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
-	if c.Node > 0 {
+	if c.Node >= 0 {
 		return fmt.Errorf("%s has pods, not nodes: --process POD shows what one prints", run.ID)
 	}
 	s, err := kuberay.Open(run, a.where, a.env, version())
