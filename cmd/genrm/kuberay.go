@@ -381,30 +381,13 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 
 // pods shows what the pods of served judges print.
 func (c *logsCmd) pods(a *app, s *kuberay.Session) error {
-	var mu sync.Mutex
-	width, out := 0, a.stdout
-	t := kuberay.PodTail{
-		Lines: c.Lines,
-		Pods: func(names []string) {
-			mu.Lock()
-			defer mu.Unlock()
-			for _, n := range names {
-				width = max(width, len(n))
-			}
-		},
-		Line: func(pod, line string) error {
-			mu.Lock()
-			defer mu.Unlock()
-			_, err := fmt.Fprintf(out, "%-*s | %s\n", width, pod, line)
-			return err
-		},
+	n := &named{out: a.stdout}
+	t := kuberay.PodTail{Lines: c.Lines, Pods: n.names, Line: n.line, Lost: a.lost("Kubernetes"),
 		Note: func(pod string, err error) {
-			mu.Lock()
-			defer mu.Unlock()
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", pod, err)
-		},
-		Lost: a.lost("Kubernetes"),
-	}
+		}}
 	if c.Follow {
 		return s.FollowPods(a.ctx, t)
 	}

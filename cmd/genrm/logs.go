@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -177,4 +178,27 @@ func (f *follower) close() {
 		errs = append(errs, t.Close())
 	}
 	_ = errors.Join(errs...) // only read
+}
+
+// named prints lines of several logs that come at the same time, each with the
+// name of its log, as [follower] does.
+type named struct {
+	mu    sync.Mutex
+	out   io.Writer
+	width int
+}
+
+func (n *named) names(names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, name := range names {
+		n.width = max(n.width, len(name))
+	}
+}
+
+func (n *named) line(name, line string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := fmt.Fprintf(n.out, "%-*s | %s\n", n.width, name, line)
+	return err
 }
