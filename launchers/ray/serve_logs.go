@@ -199,8 +199,23 @@ func (s *ServeSession) FollowLogs(ctx context.Context, t ServeTail) error {
 	places := make(chan struct{}, mostStreams)
 	known := map[string][]string{}
 	type following struct {
+		r      *serveReader
 		gone   chan struct{} // is closed when nothing more will come
+		over   chan struct{} // is closed when all of it was shown
 		missed int           // looks that have not seen it
+	}
+	start := func(f *following) {
+		f.gone, f.over, f.missed = make(chan struct{}), make(chan struct{}), 0
+		gone, over := f.gone, f.over
+		all.Go(func() {
+			defer close(over)
+			if err := f.r.follow(ctx, gone); err != nil && ctx.Err() == nil {
+				select {
+				case failed <- err:
+				default: // the first is enough
+				}
+			}
+		})
 	}
 	followed := map[serveLog]*following{}
 	away, missing := false, 0
@@ -233,29 +248,28 @@ func (s *ServeSession) FollowLogs(ctx context.Context, t ServeTail) error {
 			t.Logs(logNames(list))
 		}
 		for _, l := range list {
-			if followed[l] != nil {
-				continue
-			}
-			f := &following{gone: make(chan struct{})}
-			followed[l] = f
-			all.Go(func() {
-				if err := s.reader(l, t, places).follow(ctx, f.gone); err != nil && ctx.Err() == nil {
-					select {
-					case failed <- err:
-					default: // the first is enough
-					}
+			f := followed[l]
+			switch {
+			case f == nil:
+				f = &following{r: s.reader(l, t, places)}
+				followed[l] = f
+				start(f)
+			case f.missed >= goneFor: // a controller that is started again finds its replicas one by one
+				select {
+				case <-f.over:
+					start(f)
+				default: // at the next look
 				}
-			})
+			default:
+				f.missed = 0
+			}
 		}
 		for l, f := range followed {
-			switch {
-			case err != nil:
-			case slices.Contains(list, l):
-				f.missed = 0
-			default:
-				if f.missed++; f.missed == goneFor {
-					close(f.gone)
-				}
+			if err != nil || slices.Contains(list, l) {
+				continue
+			}
+			if f.missed++; f.missed == goneFor {
+				close(f.gone)
 			}
 		}
 		if missing == goneFor {
@@ -373,16 +387,16 @@ func (r *serveReader) begin(ctx context.Context, end bool) (have int, err error)
 			return 0, err
 		}
 	}
-	if end && half != "" {
-		lines = append(lines, half)
+	if !end || r.t.Lines == 0 {
+		half = ""
 	}
 	from := 0
 	if r.t.Lines >= 0 {
-		from = max(0, len(lines)-r.t.Lines)
+		from = max(0, min(counted(lines, half)-r.t.Lines, len(lines)))
 	}
 	r.begun = true
 	r.shown.add(lines[:from])
-	return have, r.show(lines[from:])
+	return have, r.show(lines[from:], half)
 }
 
 // counted is how many lines Ray takes it for.
@@ -424,10 +438,10 @@ func (r *serveReader) catchUp(ctx context.Context, end bool) (have int, err erro
 				at = max(0, r.shown.find(lines, seamLeast))
 			}
 		}
-		if end && half != "" {
-			lines = append(lines, half)
+		if !end {
+			half = ""
 		}
-		return have, r.show(lines[at:])
+		return have, r.show(lines[at:], half)
 	}
 }
 
@@ -457,13 +471,18 @@ func (r *serveReader) before(ctx context.Context, lines []string) ([]string, err
 	return lines, nil
 }
 
-func (r *serveReader) show(lines []string) error {
+// show shows lines, and one without an end unless it is "": should the log go on
+// nevertheless, that is looked for as a whole.
+func (r *serveReader) show(lines []string, half string) error {
+	r.shown.add(lines)
+	if half != "" {
+		lines = append(slices.Clip(lines), half)
+	}
 	for _, l := range lines {
 		if err := r.t.Line(r.l.name, l); err != nil {
 			return &writeError{err}
 		}
 	}
-	r.shown.add(lines)
 	return nil
 }
 
@@ -502,7 +521,7 @@ func (r *serveReader) stream(ctx context.Context, have int) error {
 		case !whole: // it comes again
 			return nil
 		case attached:
-			return r.show([]string{line})
+			return r.show([]string{line}, "")
 		}
 		if begin = append(begin, line); len(begin) < n {
 			return nil
@@ -512,7 +531,7 @@ func (r *serveReader) stream(ctx context.Context, have int) error {
 			return errApart
 		}
 		attached = true
-		return r.show(begin[at:])
+		return r.show(begin[at:], "")
 	})
 }
 

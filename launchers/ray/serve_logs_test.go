@@ -242,11 +242,13 @@ func TestServeFollowLogs(t *testing.T) {
 		*d.files["serve/a.log"] += "its last"
 	})
 	c.await(t, a, "its last")
+	d.do(func() { d.replicas["a"] = "serve/a.log"; d.add("serve/a.log", " words", "and on") }) // nobody had known of it for a while
+	c.await(t, a, "and on")
 	d.do(func() { d.add("serve/b.log", "b 2"); d.replicas = nil })
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	want := append(count1(4, n-1), "without an end", fmt.Sprint("line ", n), "its last")
+	want := append(count1(4, n-1), "without an end", fmt.Sprint("line ", n), "its last", "its last words", "and on")
 	if !slices.Equal(c.lines[a], want) {
 		t.Errorf("%d lines, want %d", len(c.lines[a]), len(want))
 		for i := range want {
@@ -303,7 +305,8 @@ func TestServeManyLogs(t *testing.T) {
 	}
 	var c shownLogs
 	done := make(chan error, 1)
-	go func() { done <- s.FollowLogs(context.Background(), c.tail("", 5)) }()
+	tail := c.tail("", 5)
+	go func() { done <- s.FollowLogs(context.Background(), tail) }()
 	for k := range 3 {
 		d.do(func() {
 			for i := range d.replicas {
@@ -315,7 +318,10 @@ func TestServeManyLogs(t *testing.T) {
 		}
 	}
 	d.do(func() { d.replicas = nil })
-	if err := <-done; err != nil || d.most > mostStreams+20 { // one that its reader has left may still be one for the node
+	err := <-done
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil || d.most > mostStreams+20 { // one that its reader has left may still be one for the node
 		t.Errorf("%v; %d streams", err, d.most)
 	}
 	for name, lines := range c.lines {
