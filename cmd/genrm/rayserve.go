@@ -293,10 +293,16 @@ func (c *logsCmd) rayServe(a *app, run *rundir.Run) error {
 			defer n.mu.Unlock()
 			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", name, err)
 		}}
+	show := s.Logs
 	if c.Follow {
-		return c.followed(a, s.FollowLogs(a.ctx, t))
+		show = s.FollowLogs
 	}
-	return c.followed(a, s.Logs(a.ctx, t))
+	err = show(a.ctx, t)
+	var none *ray.ErrNoProcess
+	if errors.As(err, &none) {
+		return none
+	}
+	return c.followed(a, err)
 }
 
 // gatewayOfRun is the configuration of a run's gateway with what it has to be

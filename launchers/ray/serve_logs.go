@@ -62,10 +62,9 @@ func (e *errNoReplicas) Error() string {
 }
 
 // serveLogs finds the files of the application's replicas: what Ray Serve logs of
-// each, and what its process prints (out, err). known are the files of the latter
-// by worker, which is added to. An application without replicas has none but the
-// controller's.
-func (s *ServeSession) serveLogs(ctx context.Context, process string, known map[string][]string) ([]serveLog, error) {
+// each, and what its process prints (out, err). An application without replicas has
+// none but the controller's.
+func (s *ServeSession) serveLogs(ctx context.Context, process string, k *knownLogs) ([]serveLog, error) {
 	all, err := s.c.served(ctx)
 	if err != nil {
 		return nil, err
@@ -80,10 +79,12 @@ func (s *ServeSession) serveLogs(ctx context.Context, process string, known map[
 	}
 	var out []serveLog
 	var names []string
-	ids := modelIDs(a.Config)
+	if ids := modelIDs(a.Config); len(ids) > 0 {
+		k.judges = ids
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.Deployments)) {
 		names = append(names, name)
-		if process != "" && process != name && process != ids[name] {
+		if process != "" && process != name && process != k.judges[name] {
 			continue
 		}
 		for _, r := range a.Deployments[name].Replicas {
@@ -97,12 +98,12 @@ func (s *ServeSession) serveLogs(ctx context.Context, process string, known map[
 			if r.Worker == "" {
 				continue
 			}
-			if len(known[r.Worker]) == 0 {
-				if known[r.Worker], err = s.files(ctx, r.Node, "worker-"+r.Worker+"*"); err != nil {
+			if len(k.files[r.Worker]) == 0 {
+				if k.files[r.Worker], err = s.files(ctx, r.Node, "worker-"+r.Worker+"*"); err != nil {
 					return nil, err
 				}
 			}
-			for _, f := range known[r.Worker] {
+			for _, f := range k.files[r.Worker] {
 				if kind := f[strings.LastIndexByte(f, '.')+1:]; kind == "out" || kind == "err" { // others are older parts of these
 					out = append(out, serveLog{label + " " + kind, r.Node, f})
 				}
@@ -110,22 +111,28 @@ func (s *ServeSession) serveLogs(ctx context.Context, process string, known map[
 		}
 	}
 	switch {
-	case process != "" && !slices.Contains(names, process) && !slices.Contains(slices.Collect(maps.Values(ids)), process) && a.run() == s.run.ID:
-		hint := diag.DidYouMean(process, append(slices.Sorted(maps.Values(ids)), names...))
+	case process != "" && !slices.Contains(names, process) && !slices.Contains(slices.Collect(maps.Values(k.judges)), process) && a.run() == s.run.ID:
+		hint := diag.DidYouMean(process, append(slices.Sorted(maps.Values(k.judges)), names...))
 		if hint == "" {
 			hint = "there are " + strings.Join(append(names, "controller"), ", ")
 		}
-		return nil, &noProcess{fmt.Sprintf("%s has no process %s; %s", s.run.ID, process, hint)}
+		return nil, &ErrNoProcess{fmt.Sprintf("%s has no process %s; %s", s.run.ID, process, hint)}
 	case len(out) == 0 && all.Head.Node != "":
 		return []serveLog{controller}, nil // what failed before a replica had a process
 	}
 	return out, nil
 }
 
-// noProcess is the error for a name that no deployment has.
-type noProcess struct{ what string }
+// ErrNoProcess is the error for a name that no deployment has.
+type ErrNoProcess struct{ what string }
 
-func (e *noProcess) Error() string { return e.what }
+func (e *ErrNoProcess) Error() string { return e.what }
+
+// knownLogs is what one look finds for the next.
+type knownLogs struct {
+	files  map[string][]string // by worker
+	judges map[string]string   // by deployment: an application that is being removed has no config
+}
 
 // files lists logs of a node.
 func (s *ServeSession) files(ctx context.Context, node, glob string) ([]string, error) {
@@ -148,7 +155,7 @@ func (s *ServeSession) files(ctx context.Context, node, glob string) ([]string, 
 
 // Logs shows the end of each log of the application's replicas.
 func (s *ServeSession) Logs(ctx context.Context, t ServeTail) error {
-	list, err := s.serveLogs(ctx, t.Process, map[string][]string{})
+	list, err := s.serveLogs(ctx, t.Process, &knownLogs{files: map[string][]string{}})
 	if err != nil {
 		return err
 	}
@@ -197,7 +204,7 @@ func (s *ServeSession) FollowLogs(ctx context.Context, t ServeTail) error {
 	defer cancel() // before the readers are waited for
 	failed := make(chan error, 1)
 	places := make(chan struct{}, mostStreams)
-	known := map[string][]string{}
+	known := &knownLogs{files: map[string][]string{}}
 	type following struct {
 		r      *serveReader
 		gone   chan struct{} // is closed when nothing more will come
@@ -223,7 +230,7 @@ func (s *ServeSession) FollowLogs(ctx context.Context, t ServeTail) error {
 		list, err := s.serveLogs(ctx, t.Process, known)
 		var none *errNoReplicas
 		var denied *Denied
-		var no *noProcess
+		var no *ErrNoProcess
 		missing++
 		switch {
 		case ctx.Err() != nil:
@@ -243,6 +250,9 @@ func (s *ServeSession) FollowLogs(ctx context.Context, t ServeTail) error {
 			if err := t.Lost(err); err != nil {
 				return err
 			}
+		}
+		if !first && t.Process != "controller" { // which stands in only for an application without replicas yet
+			list = slices.DeleteFunc(list, func(l serveLog) bool { return l.name == "controller" && followed[l] == nil })
 		}
 		if len(list) > 0 {
 			t.Logs(logNames(list))

@@ -27,7 +27,8 @@ type logNode struct {
 	replicas map[string]string // Serve's own log by replica; nil: the application is gone
 	files    map[string]*string
 	open     map[*http.Request]func() // ends a stream without its end
-	down     bool                     // nothing is answered
+	deleting bool
+	down     bool // nothing is answered
 	streams  int
 	most     int // streams at the same time
 }
@@ -49,6 +50,9 @@ func (d *logNode) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 				replicas = append(replicas, map[string]any{"replica_id": id, "state": "RUNNING", "node_id": "n", "worker_id": "w" + id, "log_file_path": "/" + log})
 			}
 			app := declare(`{"name":"judges","route_prefix":"/judges","runtime_env":{"env_vars":{"` + varRun + `":"r-1"}},"args":{"llm_configs":[{"model_loading_config":{"model_id":"quality"}}]}}`)
+			if d.deleting {
+				app["status"], app["deployed_app_config"] = "DELETING", nil
+			}
 			app["deployments"] = map[string]any{"LLMServer:quality": map[string]any{"replicas": replicas}}
 			apps["judges"] = app
 		}
@@ -206,7 +210,7 @@ func TestServeFollowLogs(t *testing.T) {
 	s := d.session()
 	const a, b = "LLMServer:quality a", "LLMServer:quality b"
 	d.files["serve/a.log"], d.files["worker-wa-01-1.out"], d.files["worker-wa-01-1.err"], d.files["worker-wa-01-1.err.1"] = texts(count1(1, 5)...), new(string), texts("e2"), texts("e1")
-	d.files["serve/b.log"] = new(string)
+	d.files["serve/b.log"], d.files["serve/controller.log"] = new(string), texts("of all applications")
 	var c shownLogs
 	tail := c.tail("quality", 2)
 	done := make(chan error, 1)
@@ -244,7 +248,13 @@ func TestServeFollowLogs(t *testing.T) {
 	c.await(t, a, "its last")
 	d.do(func() { d.replicas["a"] = "serve/a.log"; d.add("serve/a.log", " words", "and on") }) // nobody had known of it for a while
 	c.await(t, a, "and on")
-	d.do(func() { d.add("serve/b.log", "b 2"); d.replicas = nil })
+	d.do(func() { d.deleting = true })
+	time.Sleep(20 * time.Millisecond) // some looks
+	d.do(func() { delete(d.replicas, "b"); delete(d.replicas, "a") })
+	time.Sleep(20 * time.Millisecond)
+	d.do(func() { d.add("serve/b.log", "b 2"); d.replicas["b"] = "serve/b.log" })
+	c.await(t, b, "b 2")
+	d.do(func() { d.add("serve/b.log", "b 3"); d.replicas = nil })
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +268,7 @@ func TestServeFollowLogs(t *testing.T) {
 		}
 	}
 	delete(c.lines, a)
-	if got, want := fmt.Sprint(c.lines), "map[LLMServer:quality a err:[e1 e2] LLMServer:quality a out:[said] LLMServer:quality b:[b 1 b 2]]"; got != want {
+	if got, want := fmt.Sprint(c.lines), "map[LLMServer:quality a err:[e1 e2] LLMServer:quality a out:[said] LLMServer:quality b:[b 1 b 2 b 3]]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for i, lost := range c.lost {
