@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -99,6 +100,7 @@ type app struct {
 	signal  chan os.Signal   // see takeSignals
 	grace   atomic.Int64     // nanoseconds that a command may take to end after a signal
 	away    map[string]error // dashboards of Ray that did not answer: of many runs the first is waited for
+	asked   sync.Mutex       // of away: runs are stopped side by side
 	where   kuberay.Where    // the same of a run on Kubernetes
 	address string           // by which the cluster of a run is asked now, instead of the one of its launch
 }

@@ -228,16 +228,21 @@ func (a *app) clusterStatus(run *rundir.Run, open func() (s session, address str
 	if err != nil {
 		return nil, targetError{err}
 	}
-	if err := a.away[address]; err != nil {
+	a.asked.Lock()
+	err = a.away[address]
+	a.asked.Unlock()
+	if err != nil {
 		return nil, targetError{err}
 	}
 	st, err := s.Status(a.ctx)
 	if err != nil {
 		if gone(err) {
+			a.asked.Lock()
 			if a.away == nil {
 				a.away = map[string]error{}
 			}
 			a.away[address] = err
+			a.asked.Unlock()
 		}
 		return nil, targetError{err}
 	}

@@ -402,31 +402,66 @@ func (a *app) stopKube(run *rundir.Run, st *rundir.Status, quiet bool, out io.Wr
 
 // kuberay shows the log of the driver, or what a pod prints.
 func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
-	if c.Node > 0 {
+	if c.Node >= 0 {
 		return fmt.Errorf("%s has pods, not nodes: --process POD shows what one prints", run.ID)
 	}
 	s, err := kuberay.Open(run, a.where, a.env, version())
 	if err != nil {
 		return targetError{err}
 	}
-	if c.Process != "" && c.Process != "driver" {
-		return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.PodLog(a.ctx, c.Process, c.Follow, out) }))
-	}
-	if c.Follow {
+	switch {
+	case c.Process != "" && c.Process != "driver":
+		return c.kubeErr(a, s.PodLog(a.ctx, c.Process, c.Lines, c.Follow, a.stdout))
+	case c.Process == "" && s.Object().Kind == "RayService":
+		return c.kubeErr(a, c.pods(a, s))
+	case c.Follow && c.Lines >= 0:
+		b := &beginning{lastLines: lastLines{most: c.Lines}, out: a.stdout}
+		return c.kubeErr(a, s.FollowOn(a.ctx, b, b.caught, a.lost("Kubernetes")))
+	case c.Follow:
 		return c.kubeErr(a, s.Follow(a.ctx, a.stdout, a.lost("Kubernetes")))
+	case c.Lines < 0:
+		return c.kubeErr(a, s.Log(a.ctx, a.stdout))
 	}
-	return c.kubeErr(a, c.cut(a, func(out io.Writer) error { return s.Log(a.ctx, out) }))
+	b := &beginning{lastLines: lastLines{most: c.Lines}, out: a.stdout}
+	err = s.Log(a.ctx, b)
+	return c.kubeErr(a, errors.Join(err, b.caught()))
 }
 
-// cut shows the last lines of a log that is not followed.
-func (c *logsCmd) cut(a *app, write func(io.Writer) error) error {
-	if c.Follow || c.Lines < 0 {
-		return write(a.stdout)
+// pods shows what the pods of served judges print.
+func (c *logsCmd) pods(a *app, s *kuberay.Session) error {
+	n := &named{out: a.stdout}
+	t := kuberay.PodTail{Lines: c.Lines, Pods: n.names, Line: n.line, Lost: a.lost("Kubernetes"),
+		Note: func(pod string, err error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", pod, err)
+		}}
+	if c.Follow {
+		return s.FollowPods(a.ctx, t)
 	}
-	ends := &lastLines{most: c.Lines}
-	err := write(ends)
-	_, e := io.WriteString(a.stdout, ends.text())
-	return errors.Join(err, e)
+	return s.PodLogs(a.ctx, t)
+}
+
+// beginning keeps the last lines of a log until that has caught up with what is
+// added, and passes on what comes then.
+type beginning struct {
+	lastLines
+	out  io.Writer
+	past bool
+}
+
+func (b *beginning) Write(p []byte) (int, error) {
+	if b.past {
+		return b.out.Write(p)
+	}
+	return b.lastLines.Write(p)
+}
+
+func (b *beginning) caught() error {
+	b.past = true
+	_, err := io.WriteString(b.out, b.text())
+	b.kept = nil
+	return err
 }
 
 func (c *logsCmd) kubeErr(a *app, err error) error {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
@@ -22,7 +23,7 @@ type logsCmd struct {
 }
 
 func (logsCmd) Help() string {
-	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes. On target kuberay it is the log of the driver, or of the pods.
+	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes: what Ray Serve logs of each, and what its process prints (out, err). On target kuberay it is the log of the driver; of a serve run what its pods print, with the name of the pod, and with -f also of pods that come later. --process POD is one pod.
 
 Examples:
 
@@ -177,4 +178,27 @@ func (f *follower) close() {
 		errs = append(errs, t.Close())
 	}
 	_ = errors.Join(errs...) // only read
+}
+
+// named prints lines of several logs that come at the same time, each with the
+// name of its log, as [follower] does.
+type named struct {
+	mu    sync.Mutex
+	out   io.Writer
+	width int
+}
+
+func (n *named) names(names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, name := range names {
+		n.width = max(n.width, len(name))
+	}
+}
+
+func (n *named) line(name, line string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := fmt.Fprintf(n.out, "%-*s | %s\n", n.width, name, line)
+	return err
 }

@@ -318,7 +318,7 @@ func (a *app) stopRay(run *rundir.Run, st *rundir.Status, quiet bool, out io.Wri
 // ray shows the log of the driver, which is the only one that Ray keeps with a
 // job.
 func (c *logsCmd) ray(a *app, run *rundir.Run) error {
-	if c.Process != "" && c.Process != "driver" || c.Node > 0 {
+	if c.Process != "" && c.Process != "driver" || c.Node >= 0 {
 		return fmt.Errorf("%s has the log of its driver alone: Ray's workers log on their nodes", run.ID)
 	}
 	s, err := ray.Open(run, a.address, a.env, version())

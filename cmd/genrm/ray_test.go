@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -180,5 +181,120 @@ func TestLastLines(t *testing.T) {
 	}
 	if want := "2999997\n2999998\n2999999\n"; l.text() != want {
 		t.Errorf("%q", l.text())
+	}
+}
+
+// stopping is a dashboard whose jobs run until they are asked to stop, and the
+// first ones until as many as are stopped at once have been asked.
+type stopping struct {
+	dashboard
+	asked   map[string]bool
+	ended   map[string]bool
+	most    int    // that were asked and had not ended
+	refuses string // part of the id of a job that is not stopped
+	at      func() // each request to stop
+	never   bool   // nothing ends
+}
+
+func (d *stopping) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	id, stop := strings.CutSuffix(strings.TrimPrefix(req.URL.Path, "/api/jobs/"), "/stop")
+	d.mu.Lock()
+	if d.jobs[id] == nil || req.Method == http.MethodPost && !stop {
+		d.mu.Unlock()
+		d.dashboard.ServeHTTP(w, req)
+		return
+	}
+	defer d.mu.Unlock()
+	switch {
+	case stop && d.refuses != "" && strings.Contains(id, d.refuses):
+		http.Error(w, "no", http.StatusForbidden)
+	case stop:
+		d.asked[id] = true
+		d.most = max(d.most, len(d.asked)-len(d.ended))
+		_, _ = io.WriteString(w, `{"stopped": true}`)
+		if d.at != nil {
+			d.at()
+		}
+	case d.asked[id] && len(d.asked) >= stopsAtOnce-1 && !d.never: // one of them is refused
+		d.ended[id] = true
+		_, _ = io.WriteString(w, `{"status": "STOPPED"}`)
+	default:
+		_, _ = io.WriteString(w, `{"status": "RUNNING"}`)
+	}
+}
+
+// launchMany submits jobs n0 to n9, and returns the environment that has their
+// runs.
+func launchMany(t *testing.T, address string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "many.cue")
+	if err := os.WriteFile(file, []byte(`experiments: {
+	for n in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] {"n\(n)": {
+		target: "ray"
+		relax: {
+			root: "/opt/relax", entrypoint: "train.py", colocate: true
+			resource: {actor: [1, 4], rollout: [1, 2], genrm: [1, 2]}
+			genrm_model_path: "/models/judge", genrm_num_gpus: 2, rm_type: "dapo-genrm", reward_key: "score"
+			args: hf_checkpoint: "/models/policy"
+		}
+	}}
+}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"GENRM_RUNS=" + filepath.Join(dir, "runs")}
+	var out bytes.Buffer
+	if code := Main([]string{"launch", file, "--address", address}, strings.NewReader(""), &out, &out, env); code != 0 {
+		t.Fatalf("exit status %d\n%s", code, out.String())
+	}
+	return env
+}
+
+// TestStopAll ends ten jobs, of which one can't be stopped: the others end side
+// by side, and what is said has the order of the list.
+func TestStopAll(t *testing.T) {
+	d := &stopping{dashboard: dashboard{jobs: map[string]map[string]any{}}, asked: map[string]bool{}, ended: map[string]bool{}, refuses: "n4-"}
+	s := httptest.NewServer(d)
+	defer s.Close()
+	env := launchMany(t, s.URL)
+	var out, errs bytes.Buffer
+	code := Main([]string{"stop", "--all"}, strings.NewReader(""), &out, &errs, env)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if code != 3 || len(lines) != 9 || !strings.HasPrefix(errs.String(), "genrm: n4-") || strings.Count(errs.String(), "\n") != 1 {
+		t.Fatalf("exit status %d\n%s%s", code, out.String(), errs.String())
+	}
+	for i, n := range []int{9, 8, 7, 6, 5, 3, 2, 1, 0} {
+		if !strings.HasPrefix(lines[i], fmt.Sprintf("n%d-", n)) || !strings.HasSuffix(lines[i], " has ended: stopped, exit status 143") {
+			t.Errorf("line %d: %s", i, lines[i])
+		}
+	}
+	if d.most > stopsAtOnce {
+		t.Errorf("%d are stopped at once", d.most)
+	}
+	out.Reset()
+	if code = Main([]string{"stop", "--all", "-o", "json"}, strings.NewReader(""), &out, io.Discard, env); code != 3 || strings.Count(out.String(), `"run_id"`) != 1 {
+		t.Errorf("of what is left: exit status %d\n%s", code, out.String())
+	}
+}
+
+// TestStopAllInterrupted: a signal ends it, whatever is being waited for, and
+// each run that may go on is told.
+func TestStopAllInterrupted(t *testing.T) {
+	d := &stopping{dashboard: dashboard{jobs: map[string]map[string]any{}}, asked: map[string]bool{}, ended: map[string]bool{}, never: true}
+	s := httptest.NewServer(d)
+	defer s.Close()
+	env := launchMany(t, s.URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d.at = func() {
+		if len(d.asked) == stopsAtOnce {
+			cancel()
+		}
+	}
+	var out, errs bytes.Buffer
+	code := run(&app{ctx: ctx, stdout: &out, stderr: &errs, env: env}, []string{"stop", "--all"})
+	if code != 3 || out.Len() > 0 || strings.Count(errs.String(), "was not seen to end\n") != stopsAtOnce {
+		t.Errorf("exit status %d\n%s%s", code, out.String(), errs.String())
 	}
 }

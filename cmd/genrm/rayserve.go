@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -287,51 +286,23 @@ func (c *logsCmd) rayServe(a *app, run *rundir.Run) error {
 	if err != nil {
 		return targetError{err}
 	}
-	logs, err := s.Logs(a.ctx, c.Process)
-	if err != nil {
-		return targetError{err}
+	n := &named{out: a.stdout}
+	t := ray.ServeTail{Process: c.Process, Lines: c.Lines, Logs: n.names, Line: n.line, Lost: a.lost("Ray"),
+		Note: func(name string, err error) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", name, err)
+		}}
+	show := s.Logs
+	if c.Follow {
+		show = s.FollowLogs
 	}
-	width := 0
-	for _, l := range logs {
-		width = max(width, len(l.Name))
+	err = show(a.ctx, t)
+	var none *ray.ErrNoProcess
+	if errors.As(err, &none) {
+		return none
 	}
-	var mu sync.Mutex
-	show := func(l ray.ServeLog, line string) error {
-		mu.Lock()
-		defer mu.Unlock()
-		_, err := fmt.Fprintf(a.stdout, "%-*s | %s\n", width, l.Name, line)
-		return err
-	}
-	if !c.Follow {
-		for _, l := range logs {
-			if err := s.Log(a.ctx, l, c.Lines, false, func(line string) error { return show(l, line) }); err != nil {
-				return targetError{err}
-			}
-		}
-		return nil
-	}
-	ctx, cancel := context.WithCancel(a.ctx)
-	defer cancel()
-	errs := make(chan error, len(logs))
-	for _, l := range logs {
-		go func() { errs <- s.Log(ctx, l, c.Lines, true, func(line string) error { return show(l, line) }) }()
-	}
-	over := time.NewTicker(2 * time.Second)
-	defer over.Stop()
-	for left := len(logs); left > 0; {
-		select {
-		case err := <-errs:
-			left--
-			if err != nil && ctx.Err() == nil {
-				return targetError{err}
-			}
-		case <-over.C:
-			if st, err := a.serveStatus(run); err == nil && st.State.Ended() && st.State != rundir.Failed {
-				return nil
-			}
-		}
-	}
-	return nil
+	return c.followed(a, err)
 }
 
 // gatewayOfRun is the configuration of a run's gateway with what it has to be

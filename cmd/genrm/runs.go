@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -357,7 +358,7 @@ type stopCmd struct {
 }
 
 func (stopCmd) Help() string {
-	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. On target slurm the job is cancelled if that does not help; on target ray its job or application is ended, on target kuberay its object is removed with its pods, and both are waited for. An ended run stays as it is.
+	return `Ends runs and waits until nothing of them is left. Each process gets SIGTERM, and SIGKILL after its stop_timeout. What survived a killed supervisor is found and ended, too. On target slurm the job is cancelled if that does not help; on target ray its job or application is ended, on target kuberay its object is removed with its pods, and both are waited for; several on clusters are ended side by side. An ended run stays as it is.
 
 Examples:
 
@@ -394,29 +395,13 @@ func (c *stopCmd) Run(a *app) error {
 		}
 		runs = append(runs, run)
 	}
-	out := a.stdout
-	if c.Output == "json" {
-		out = io.Discard
-	}
+	ends := c.stopRuns(a, runs)
 	var errs []error
 	reports := []report{}
-	for _, run := range runs {
-		if a.ctx.Err() != nil {
-			break // a signal, which is the status
-		}
-		told := c.Output == "json"
-		if told && c.All { // only of those that are ended now
-			st, err := a.runStatus(run)
-			told = err != nil || !st.State.Told()
-		}
-		errs = append(errs, a.stopRun(run, c.All, out))
-		if told {
-			st, err := a.runStatus(run)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			reports = append(reports, report{st, run.Dir})
+	for _, e := range ends {
+		errs = append(errs, e.err)
+		if e.report != nil {
+			reports = append(reports, *e.report)
 		}
 	}
 	if c.Output == "json" {
@@ -426,6 +411,96 @@ func (c *stopCmd) Run(a *app) error {
 		return targetError{err}
 	}
 	return nil
+}
+
+// stopsAtOnce bounds how many runs are ended side by side: each asks its cluster
+// three times a second.
+const stopsAtOnce = 8
+
+// stopped is what came of one run.
+type stopped struct {
+	said   bytes.Buffer
+	err    error
+	report *report // where it is told as JSON
+	over   chan struct{}
+}
+
+// stopRuns ends runs, those that do not get in each other's way side by side: a
+// Ray job that has not started takes a minute. What is said of each is shown as a
+// whole, in the order of the runs.
+func (c *stopCmd) stopRuns(a *app, runs []*rundir.Run) []*stopped {
+	a.stderr = &locked{out: a.stderr}
+	ends := make([]*stopped, len(runs))
+	lanes := map[string][]int{}
+	var order []string
+	for i, run := range runs {
+		ends[i] = &stopped{over: make(chan struct{})}
+		key := lane(run)
+		if lanes[key] == nil {
+			order = append(order, key)
+		}
+		lanes[key] = append(lanes[key], i)
+	}
+	places := make(chan struct{}, stopsAtOnce)
+	go func() {
+		for _, key := range order {
+			places <- struct{}{}
+			go func() {
+				for _, i := range lanes[key] {
+					c.stopOne(a, runs[i], ends[i])
+				}
+				<-places
+			}()
+		}
+	}()
+	for _, e := range ends {
+		<-e.over
+		if c.Output != "json" {
+			if _, err := a.stdout.Write(e.said.Bytes()); err != nil {
+				e.err = errors.Join(e.err, err)
+			}
+		}
+	}
+	return ends
+}
+
+// lane names what a run has to be ended in turn with: on this machine and on
+// Slurm all others, since tasks of a job array that wait have to go before those
+// that run; on Ray Serve the cluster's others, since each change of its
+// applications sends all of them.
+func lane(run *rundir.Run) string {
+	switch {
+	case onRayServe(run):
+		return run.Target + " " + run.Workload
+	case run.Target == string(plan.Ray), run.Target == string(plan.KubeRay):
+		return run.Target + " " + run.ID
+	}
+	return ""
+}
+
+func (c *stopCmd) stopOne(a *app, run *rundir.Run, e *stopped) {
+	defer close(e.over)
+	if a.ctx.Err() != nil {
+		return // a signal, which is the status
+	}
+	told := c.Output == "json"
+	if told && c.All { // only of those that are ended now
+		st, err := a.runStatus(run)
+		told = err != nil || !st.State.Told()
+	}
+	e.err = a.stopRun(run, c.All, &e.said)
+	if e.err != nil && a.ctx.Err() != nil {
+		e.err = fmt.Errorf("%s was not seen to end", run.ID)
+		return
+	}
+	if told {
+		st, err := a.runStatus(run)
+		if err != nil {
+			e.err = errors.Join(e.err, err)
+			return
+		}
+		e.report = &report{st, run.Dir}
+	}
 }
 
 // stopRun ends one run. quiet says nothing of one that has ended.

@@ -44,7 +44,7 @@ func (r *rig) training(more string) string {
 	return r.file("training.cue", strings.Replace(training, "MORE", more, 1))
 }
 
-// following is a launch that follows its run.
+// following is a command that follows a run.
 type following struct {
 	r    *rig
 	out  *suite.Buffer
@@ -54,8 +54,14 @@ type following struct {
 
 func (r *rig) follow(args ...string) *following {
 	r.t.Helper()
+	return r.start(append([]string{"launch", "--target", "kuberay", "--namespace", r.namespace, "--wait"}, args...)...)
+}
+
+// start runs a command beside the test.
+func (r *rig) start(args ...string) *following {
+	r.t.Helper()
 	f := &following{r: r, out: &suite.Buffer{}, done: make(chan int, 1)}
-	cmd := r.command(append([]string{"launch", "--target", "kuberay", "--namespace", r.namespace, "--wait"}, args...)...)
+	cmd := r.command(args...)
 	cmd.Stdout, cmd.Stderr = f.out, f.out
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
@@ -69,7 +75,7 @@ func (r *rig) follow(args ...string) *following {
 	return f
 }
 
-// says waits for texts of what the launch prints.
+// says waits for texts of what the command prints.
 func (f *following) says(texts ...string) {
 	f.r.t.Helper()
 	for _, text := range texts {

@@ -4,12 +4,15 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // driver stands for train.py: it records what it was given beside the file end,
@@ -169,9 +172,15 @@ for i in range(600):
 	other.env = []string{"USER=grace"}
 	where := []string{"--namespace", r.namespace}
 	other.ends(0, []string{id, "relax", "ready"}, append([]string{"list"}, where...)...)
+	tail := other.start(append([]string{"logs", id, "-f", "-n", "1"}, where...)...)
+	tail.says("step 6\n")
 	other.ends(0, []string{"step 0\n", "step 3\n"}, append([]string{"logs", id, "--lines=-1"}, where...)...)
 	other.ends(0, []string{"has ended: stopped"}, append([]string{"stop", id}, where...)...)
 	f.ends(3, "unknown", "is gone")
+	tail.ends(0)
+	if out := tail.out.String(); strings.Contains(out, "step 0\n") || strings.Count(out, "step 6\n") != 1 {
+		t.Errorf("the last line, and what came:\n%s", out)
+	}
 	lines := f.out.String()
 	for i := range 4 {
 		if n := strings.Count(lines, fmt.Sprintf("step %d\n", i)); n != 1 {
@@ -208,6 +217,86 @@ func TestServed(t *testing.T) {
 	r.file("judges.cue", judges)
 	r.follow(file, "--replace").ends(0, "ready in")
 	r.ends(0, []string{"has ended: stopped"}, "stop")
+	r.wait("the end", func() bool { return len(r.objects()) == 0 })
+}
+
+// prints appends lines to the logs of pods.
+func (r *rig) prints(glob, text string) {
+	r.t.Helper()
+	cmd := exec.Command("./rig", "log", r.namespace+"/"+glob)
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// printsAway is prints without the API server, for a head.
+func (r *rig) printsAway(pod, line string) {
+	r.t.Helper()
+	log, err := os.OpenFile(filepath.Join(os.Getenv("GENRM_KUBE_RIG"), "logs", r.namespace, pod, "ray-head"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = log.WriteString(time.Now().UTC().Format("2006-01-02T15:04:05.000000Z") + " " + line)
+		err = errors.Join(err, log.Close())
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// pod is the name of the one pod of which the name has a text, once there is one
+// besides others.
+func (r *rig) pod(text string, others ...string) (name string) {
+	r.t.Helper()
+	r.wait("a pod of "+text, func() bool {
+		for _, line := range strings.Fields(kubectl(r.t, "-n", r.namespace, "get", "pods", "-o", `jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.name}{"\n"}{end}`)) {
+			if strings.Contains(line, text) && !slices.Contains(others, line) {
+				name = line
+				return true
+			}
+		}
+		return false
+	})
+	return name
+}
+
+// TestServedLogs: what all pods of served judges print, each line once, while the
+// API server is away, a pod is replaced, and the run ends.
+func TestServedLogs(t *testing.T) {
+	needs(t, "1.5.1", "1.5.1", "run", 2)
+	r := newRig(t, "")
+	r.follow(r.file("judges.cue", judges)).ends(0, "ready in")
+	head, worker := r.pod("head"), r.pod("worker")
+	r.prints(head, "head 1\nhead 2\nhead 3\n")
+	r.prints(worker, "worker 1\n")
+	if out := r.ends(0, []string{head + " ", " | head 2\n", " | head 3\n", worker + " | worker 1\n"}, "logs", "-n", "2"); strings.Contains(out, "head 1") {
+		t.Errorf("more than two lines:\n%s", out)
+	}
+	r.ends(0, []string{"worker 1\n"}, "logs", "--process", worker)
+	r.ends(1, []string{"did you mean", worker}, "logs", "--process", worker+"x")
+	r.ends(1, []string{"without --process all its pods"}, "logs", "--process", "driver")
+	r.ends(1, []string{"pods, not nodes"}, "logs", "--node", "0")
+	f := r.start("logs", "-f", "-n", "1")
+	f.says("head 3\n", "worker 1\n")
+	ctl(t, "apiserver", "stop")
+	r.printsAway(head, "head 4\n")
+	f.says("Kubernetes does not answer")
+	ctl(t, "apiserver", "start")
+	f.says("Kubernetes answers again", "head 4\n")
+	kubectl(t, "-n", r.namespace, "delete", "pod", worker)
+	next := r.pod("worker", worker)
+	r.prints(next, "worker of the other pod\n")
+	f.says(next + " | worker of the other pod\n")
+	r.ends(0, []string{"has ended: stopped"}, "stop")
+	f.ends(0)
+	for _, line := range []string{"head 1", "head 2", "head 3", "head 4", "worker 1", "worker of the other pod"} {
+		want := 1
+		if line < "head 3" {
+			want = 0
+		}
+		if n := strings.Count(f.out.String(), line+"\n"); n != want {
+			t.Errorf("%q was shown %d times\n%s", line, n, f.out)
+		}
+	}
 	r.wait("the end", func() bool { return len(r.objects()) == 0 })
 }
 

@@ -5,6 +5,7 @@ package ray
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -452,6 +453,62 @@ ray: {
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// TestServeLogs follows the logs of judges while what hands them on, and then a
+// replica, is killed: no line is lost or doubled, and what comes in its place
+// joins. Other tests wait.
+func TestServeLogs(t *testing.T) {
+	r := newRig(t, "")
+	r.ends(0, []string{"ready after"}, "launch", r.judges("logged", "good", ""), "--wait")
+	r.ends(0, []string{" out | judge quality is up\n"}, "logs", "-n", "1")
+	cmd := r.command("logs", "-f", "-n", "1", "--process", "quality")
+	var out suite.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	out.Awaits(t, limit, "judge quality is up")
+	out.Awaits(t, limit, "Finished initializing replica")
+	logs, err := filepath.Glob(filepath.Join(os.Getenv("GENRM_RAY_RIG"), "t/session_latest/logs/serve/replica_logged_LLMServer_*.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatal(logs, err)
+	}
+	says := func(line string) {
+		f, err := os.OpenFile(logs[0], os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = f.WriteString(line + "\n")
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	says("before the break")
+	out.Awaits(t, limit, "before the break")
+	killed := func(name string) {
+		t.Helper()
+		do(t, "exec", "bash", "-c", "kill -9 $(pgrep -f '"+name+"')")
+	}
+	killed("[S]tateHead")
+	says("after the break")
+	out.Awaits(t, limit, "after the break")
+	killed("ray::[S]erveReplica:logged:LLMServer")
+	for start := time.Now(); strings.Count(out.String(), "judge quality is up") < 2; time.Sleep(100 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Fatalf("the next replica does not join\n%s", out.String())
+		}
+	}
+	r.ends(0, []string{"has ended: stopped"}, "stop")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	for _, line := range []string{"before the break", "after the break"} {
+		if n := strings.Count(out.String(), line); n != 1 {
+			t.Errorf("%q was shown %d times\n%s", line, n, out.String())
 		}
 	}
 }

@@ -1,12 +1,10 @@
 package ray
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -433,124 +431,4 @@ type FoundServe struct {
 	Info    rundir.Info
 	Serving Serving
 	Status  *rundir.Status
-}
-
-// ServeLog is a file of a replica, on its node.
-type ServeLog struct {
-	Name string // of the deployment and the replica
-	node string
-	file string
-}
-
-// Logs are the files of the application's replicas: what Ray Serve logs of each,
-// and what its process prints. process names a deployment or one of its judges,
-// "controller" what decides for all applications of the cluster; "" is every
-// deployment. An application without replicas has none but the controller's.
-func (s *ServeSession) Logs(ctx context.Context, process string) ([]ServeLog, error) {
-	all, err := s.c.served(ctx)
-	if err != nil {
-		return nil, err
-	}
-	controller := ServeLog{"controller", all.Head.Node, strings.TrimPrefix(all.Head.Log, "/")}
-	if process == "controller" && all.Head.Node != "" {
-		return []ServeLog{controller}, nil
-	}
-	a, there := all.Applications[s.serving.Application]
-	if !there || a.run() != s.run.ID {
-		return nil, fmt.Errorf("%s has no replicas any more; their logs lie on the nodes, in logs/serve of Ray's session", s.run.ID)
-	}
-	var out []ServeLog
-	var names []string
-	ids := modelIDs(a.Config)
-	for _, name := range slices.Sorted(maps.Keys(a.Deployments)) {
-		names = append(names, name)
-		if process != "" && process != name && process != ids[name] {
-			continue
-		}
-		for _, r := range a.Deployments[name].Replicas {
-			if r.Node == "" {
-				continue // it has no process yet
-			}
-			label := name + " " + r.ID
-			out = append(out, ServeLog{label, r.Node, strings.TrimPrefix(r.Log, "/")})
-			if r.Worker != "" {
-				files, err := s.files(ctx, r.Node, "worker-"+r.Worker+"*")
-				if err != nil {
-					return nil, err
-				}
-				for _, f := range files {
-					out = append(out, ServeLog{label, r.Node, f})
-				}
-			}
-		}
-	}
-	switch {
-	case process != "" && !slices.Contains(names, process) && !slices.Contains(slices.Collect(maps.Values(ids)), process):
-		return nil, fmt.Errorf("%s has no process %s; there are %s", s.run.ID, process, strings.Join(append(names, "controller"), ", "))
-	case len(out) == 0 && all.Head.Node != "":
-		return []ServeLog{controller}, nil // what failed before a replica had a process
-	}
-	return out, nil
-}
-
-// files lists logs of a node.
-func (s *ServeSession) files(ctx context.Context, node, glob string) ([]string, error) {
-	var found struct {
-		Data struct {
-			Result map[string][]string `json:"result"`
-		} `json:"data"`
-	}
-	q := url.Values{"node_id": {node}, "glob": {glob}}
-	if err := s.c.do(ctx, http.MethodGet, "/api/v0/logs?"+q.Encode(), nil, &found); err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, kind := range slices.Sorted(maps.Keys(found.Data.Result)) {
-		out = append(out, found.Data.Result[kind]...)
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
-// Log gives the lines of a log from the last n on (all of them for -1), and with
-// follow those that are added until ctx is done.
-func (s *ServeSession) Log(ctx context.Context, l ServeLog, n int, follow bool, line func(string) error) error {
-	media := "file"
-	if follow {
-		media = "stream"
-	} else {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-	}
-	q := url.Values{"node_id": {l.node}, "filename": {l.file}, "lines": {strconv.Itoa(n)}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.c.base+"/api/v0/logs/"+media+"?"+q.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	req.Header = s.c.headers.Clone()
-	resp, err := s.c.http.Do(req)
-	if err != nil {
-		return s.c.gone(ctx, err)
-	}
-	defer func() { _ = resp.Body.Close() }() // only read
-	if resp.StatusCode != http.StatusOK {
-		data, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-		return s.c.judge(resp, data, nil)
-	}
-	in := bufio.NewReader(resp.Body)
-	for {
-		text, err := in.ReadString('\n')
-		if text != "" {
-			if err := line(colours.ReplaceAllString(strings.TrimRight(text, "\r\n"), "")); err != nil {
-				return err
-			}
-		}
-		switch {
-		case err == io.EOF, ctx.Err() != nil && follow:
-			return nil
-		case err != nil:
-			return s.c.gone(ctx, err)
-		}
-	}
 }

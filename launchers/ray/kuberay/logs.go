@@ -9,7 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -47,14 +47,21 @@ var lookAgain = lookEvery // shorter in a test
 // doubles no line. lost is told of a server that does not answer, once a break,
 // and nil when it answers again; it may end the following by an error.
 func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) error) error {
+	return s.FollowOn(ctx, out, nil, lost)
+}
+
+// FollowOn is [Session.Follow] for who wants to see the end of what is there
+// alone: caught is called once, after the write of all that the log had when it
+// was asked for, and before what comes later.
+func (s *Session) FollowOn(ctx context.Context, out io.Writer, caught func() error, lost func(error) error) error {
 	if s.object.Kind == "RayService" {
 		return s.noDriver()
 	}
-	f := &podLog{c: s.c, out: out}
+	f := &podLog{c: s.c, out: out, tail: -1}
 	broken := false
 	var failed time.Time // since when
 	for {
-		done, err := s.follow(ctx, f, lost)
+		done, err := s.follow(ctx, f, caught == nil, lost)
 		if err == nil {
 			failed = time.Time{}
 		} else if failed.IsZero() {
@@ -69,7 +76,7 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 			return w.err
 		case errors.As(err, &none):
 			return err
-		case done && err == nil:
+		case done && err == nil && caught == nil:
 			return nil
 		case err != nil && !again(err) && !failed.IsZero() && time.Since(failed) > Patience:
 			return err
@@ -78,6 +85,13 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 			if err := lost(err); err != nil {
 				return err
 			}
+		}
+		if err == nil && caught != nil {
+			if err := caught(); err != nil {
+				return err
+			}
+			caught = nil
+			continue
 		}
 		select {
 		case <-ctx.Done():
@@ -88,11 +102,12 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 }
 
 func (s *Session) noDriver() error {
-	return &ErrNoLog{fmt.Sprintf("%s serves judges and has no driver: --process POD shows what a pod prints, and Ray's dashboard (kubectl -n %s port-forward service/%s-head-svc 8265) the log of each replica", s.run.ID, s.object.Namespace, s.object.Name)}
+	return &ErrNoLog{fmt.Sprintf("%s serves judges and has no driver: without --process all its pods are shown", s.run.ID)}
 }
 
-// follow writes what there is now. done says that no more will come.
-func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error) (done bool, err error) {
+// follow writes what there is, and with on what comes until something ends. done
+// says that no more will come.
+func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(error) error) (done bool, err error) {
 	job := new(rayv1.RayJob)
 	err = s.c.get(ctx, s.c.rayAPI("RayJob", s.object.Name), job)
 	switch {
@@ -114,9 +129,16 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 		during, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go s.whileItRuns(during, cancel)
-		err = d.Follow(during, f.out, lost)
+		w := &after{f: f}
+		if on {
+			err = d.Follow(during, w, lost)
+		} else {
+			err = d.Log(during, w)
+		}
 		var denied *ray.Denied
 		switch {
+		case w.err != nil:
+			return true, &writeError{w.err}
 		case errors.As(err, &denied):
 			return true, &ErrNoLog{fmt.Sprintf("the log of %s is Ray's own (HTTPMode), and %s may not read it: want get on services/proxy in %s", s.run.ID, s.c.who(), s.object.Namespace)}
 		case during.Err() != nil && ctx.Err() == nil: // its Ray is gone
@@ -143,7 +165,7 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 		if f.pod != p.Name {
 			f.next(p.Name)
 		}
-		err := f.follow(ctx, s.c, p.Namespace, p.Name, SubmitterContainer, true)
+		err := f.follow(ctx, s.c, p.Namespace, p.Name, SubmitterContainer, on)
 		if status(err) == http.StatusNotFound || status(err) == http.StatusBadRequest {
 			err = nil // its pod has gone, or the container is not there yet
 		}
@@ -163,6 +185,26 @@ func (s *Session) follow(ctx context.Context, f *podLog, lost func(error) error)
 		}
 	}
 	return over, nil
+}
+
+// after writes what Ray's own log, which comes from its first byte each time, has
+// after what was written.
+type after struct {
+	f    *podLog
+	seen int64
+	err  error // of the reader's side
+}
+
+func (w *after) Write(p []byte) (int, error) {
+	from := max(0, min(w.f.done-w.seen, int64(len(p))))
+	w.seen += int64(len(p))
+	if from < int64(len(p)) {
+		if _, w.err = w.f.out.Write(p[from:]); w.err != nil {
+			return 0, w.err
+		}
+		w.f.done = w.seen
+	}
+	return len(p), nil
 }
 
 // theRest is how long Ray's own log is asked for once the run is over: its Ray
@@ -225,6 +267,8 @@ type podLog struct {
 	out   io.Writer
 	pod   string
 	ended map[string]bool
+	done  int64 // bytes that were written of Ray's own log (HTTPMode)
+	tail  int   // begin with so many of the last lines of a pod; -1 for all
 
 	last time.Time // of the last line that was written
 	same int       // how many lines of that very time were
@@ -267,7 +311,10 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 	if on {
 		q.Set("follow", "true")
 	}
-	if !f.last.IsZero() {
+	switch {
+	case f.last.IsZero() && f.tail >= 0:
+		q.Set("tailLines", strconv.Itoa(f.tail))
+	case !f.last.IsZero():
 		q.Set("sinceTime", f.last.UTC().Truncate(time.Second).Format(time.RFC3339))
 	}
 	resp, err := c.send(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(ns) + "/pods/" + url.PathEscape(pod) + "/log", query: q, accept: "*/*"})
@@ -406,7 +453,7 @@ func (s *Session) Log(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	f := &podLog{c: s.c, out: out}
+	f := &podLog{c: s.c, out: out, tail: -1}
 	for i := range pods {
 		if !started(&pods[i], SubmitterContainer) {
 			continue
@@ -428,43 +475,4 @@ func unwrap(err error) error {
 		return w.err
 	}
 	return err
-}
-
-// PodLog writes what a pod of the run prints, and with on goes on with it until
-// the pod ends.
-func (s *Session) PodLog(ctx context.Context, pod string, on bool, out io.Writer) error {
-	job, service := new(rayv1.RayJob), new(rayv1.RayService)
-	var into any = job
-	if s.object.Kind == "RayService" {
-		into = service
-	}
-	if err := s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into); err != nil {
-		return err
-	}
-	pods := s.pods(ctx, job, service)
-	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == pod })
-	if i < 0 {
-		var names []string
-		for _, p := range pods {
-			names = append(names, p.Name)
-		}
-		return &ErrNoLog{fmt.Sprintf("%s has no pod %s; there are %s", s.run.ID, pod, orElse(strings.Join(names, ", "), "none"))}
-	}
-	f := &podLog{c: s.c, out: out}
-	f.next(pod)
-	if len(pods[i].Spec.Containers) == 0 {
-		return nil
-	}
-	name := pods[i].Spec.Containers[0].Name
-	for {
-		err := f.follow(ctx, s.c, s.object.Namespace, pod, name, on)
-		if err == nil || !again(err) || !on {
-			return unwrap(errors.Join(err, f.end()))
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(lookAgain):
-		}
-	}
 }

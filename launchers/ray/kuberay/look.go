@@ -290,7 +290,7 @@ func (l *look) rights(ctx context.Context) (diag.List, error) {
 	list := []right{{group: "ray.io", resource: main, verbs: []string{"create", "patch", "get"}},
 		{group: "ray.io", resource: main, verbs: []string{"watch"}, what: "seeing changes at once"},
 		{group: "ray.io", resource: main, verbs: []string{"delete"}, what: "stop"},
-		{resource: "pods", verbs: []string{"list"}, what: "reasons of pods that do not start, and logs"},
+		{resource: "pods", verbs: []string{"list", "get"}, what: "reasons of pods that do not start, and logs"},
 		{resource: "pods", sub: "log", verbs: []string{"get"}, what: "logs"},
 		{resource: "events", verbs: []string{"list"}, what: "reasons that only events tell"}}
 	if l.objects.ConfigMap != nil {

@@ -396,6 +396,14 @@ func clusters(job *rayv1.RayJob, service *rayv1.RayService) []string {
 // pods are those of the run: of its Ray clusters, and its submitters. Where they
 // may not be listed there are none.
 func (s *Session) pods(ctx context.Context, job *rayv1.RayJob, service *rayv1.RayService) []corev1.Pod {
+	out, err := s.listed(ctx, job, service)
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+func (s *Session) listed(ctx context.Context, job *rayv1.RayJob, service *rayv1.RayService) ([]corev1.Pod, error) {
 	var selectors []string
 	if names := clusters(job, service); len(names) > 0 {
 		selectors = append(selectors, "ray.io/cluster in ("+strings.Join(names, ",")+")")
@@ -407,11 +415,11 @@ func (s *Session) pods(ctx context.Context, job *rayv1.RayJob, service *rayv1.Ra
 	for _, selector := range selectors {
 		pods, err := s.list(ctx, selector)
 		if err != nil {
-			return nil
+			return nil, err
 		}
 		out = append(out, pods...)
 	}
-	return out
+	return out, nil
 }
 
 // submitters selects the pods of a RayJob's submitter, in K8sJobMode.

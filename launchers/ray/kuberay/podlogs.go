@@ -1,0 +1,271 @@
+package kuberay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
+
+	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/launchers/rundir"
+)
+
+// What the pods of a run print, of the first container of each, which is Ray's.
+
+// PodLog writes the last lines that a pod of the run has printed (-1: all that
+// its node keeps), and with on goes on with it until its container
+// ends, and waits for one that has not started.
+func (s *Session) PodLog(ctx context.Context, pod string, lines int, on bool, out io.Writer) error {
+	pods, _, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == pod })
+	if i < 0 {
+		names := podNames(pods)
+		hint := diag.DidYouMean(pod, names)
+		if hint == "" {
+			hint = "there are " + orElse(strings.Join(names, ", "), "none")
+		}
+		return &ErrNoLog{fmt.Sprintf("%s has no pod %s; %s", s.run.ID, pod, hint)}
+	}
+	f := &podLog{c: s.c, out: out, tail: lines}
+	f.next(pod)
+	for first := true; ; first = false {
+		err := f.follow(ctx, s.c, s.object.Namespace, pod, ofRay(&pods[i]), on)
+		switch {
+		case !first && status(err) == http.StatusNotFound: // its pod went while the connection was broken
+			return unwrap(f.end())
+		case !on || !again(err) && status(err) != http.StatusBadRequest: // which it is until the container has started
+			return unwrap(errors.Join(err, f.end()))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// PodTail is how the logs of all pods are shown. Its functions may be called at
+// the same time, but Line for one pod only in turn.
+type PodTail struct {
+	Lines int                          // begin with so many of each pod's last lines; -1 for all that its node keeps
+	Pods  func(names []string)         // is told which pods there are, whenever they are looked at
+	Line  func(pod, line string) error // without the line's end
+	Note  func(pod string, err error)  // a log that cannot be read, once a pod; it is tried again
+	Lost  func(err error) error        // as of [Session.Follow]
+}
+
+// PodLogs shows the end of what each pod of the run has printed. A pod that has
+// not started has nothing to show.
+func (s *Session) PodLogs(ctx context.Context, t PodTail) error {
+	pods, _, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	t.Pods(podNames(pods))
+	for i := range pods {
+		f := s.tail(pods[i].Name, t)
+		if err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, ofRay(&pods[i]), false); err != nil && !noLog(err) {
+			return unwrap(err)
+		}
+		if err := f.end(); err != nil {
+			return unwrap(err)
+		}
+	}
+	return nil
+}
+
+// FollowPods is [Session.PodLogs] that goes on until the run has ended or is
+// gone, or ctx is done. Pods that come later join, one that goes ends. A
+// connection that breaks loses and doubles no line.
+func (s *Session) FollowPods(ctx context.Context, t PodTail) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()                    // before the readers are waited for
+	failed := make(chan error, 1)     // of a reader
+	over := make(chan struct{})       // the run has ended
+	followed := map[string]struct{}{} // by UID: a pod's name may come again
+	var away time.Time                // since when nothing is known
+	for first := true; ; first = false {
+		pods, ended, err := s.now(ctx)
+		var none *ErrNoLog
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.As(err, &none) && !first:
+			ended, err = true, nil
+		case errors.As(err, &none), err != nil && !again(err) && (first || !away.IsZero() && time.Since(away) > Patience):
+			return err
+		case (err != nil) == away.IsZero():
+			if away = (time.Time{}); err != nil {
+				away = time.Now()
+			}
+			if err := t.Lost(err); err != nil {
+				return err
+			}
+		}
+		if err == nil && len(pods) > 0 {
+			t.Pods(podNames(pods))
+		}
+		for i := range pods {
+			p := &pods[i]
+			if _, is := followed[string(p.UID)]; is || !printed(p) {
+				continue
+			}
+			followed[string(p.UID)] = struct{}{}
+			all.Go(func() {
+				if err := s.followPod(ctx, p, t, over); err != nil && ctx.Err() == nil {
+					select {
+					case failed <- unwrap(err):
+					default: // the first is enough
+					}
+				}
+			})
+		}
+		if ended && err == nil {
+			close(over)
+			all.Wait()
+			select {
+			case err := <-failed:
+				return err
+			default:
+				return nil
+			}
+		}
+		select {
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(2 * lookAgain):
+		}
+	}
+}
+
+// followPod shows the log of a pod until that is gone, or has ended. At the end
+// of the run it shows the rest.
+func (s *Session) followPod(ctx context.Context, p *corev1.Pod, t PodTail, over <-chan struct{}) error {
+	f := s.tail(p.Name, t)
+	during, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-during.Done():
+		case <-over:
+			cancel() // nobody ends the stream of a container that runs on
+		}
+	}()
+	noted := false
+	for {
+		err := f.follow(during, s.c, s.object.Namespace, p.Name, ofRay(p), true)
+		var w *writeError
+		switch {
+		case errors.As(err, &w):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case during.Err() != nil:
+			err := f.follow(ctx, s.c, s.object.Namespace, p.Name, ofRay(p), false)
+			if errors.As(err, &w) {
+				return err
+			}
+			return f.end() // of a run that has ended the pods may be gone, and their node
+		case err != nil && !noLog(err) && !again(err) && !noted:
+			noted = true
+			t.Note(p.Name, err)
+		}
+		now := new(corev1.Pod)
+		switch err := s.c.get(during, s.c.in("/api/v1", "pods", p.Name), now); {
+		case status(err) == http.StatusNotFound, err == nil && now.UID != p.UID, err == nil && (now.Status.Phase == corev1.PodSucceeded || now.Status.Phase == corev1.PodFailed):
+			return f.end()
+		}
+		select {
+		case <-during.Done():
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// now are the pods of the run, and whether it has ended. Of an object that is
+// gone, or another's, there is no log.
+func (s *Session) now(ctx context.Context) (pods []corev1.Pod, ended bool, err error) {
+	job, service := new(rayv1.RayJob), new(rayv1.RayService)
+	meta := &job.ObjectMeta
+	var into any = job
+	if s.object.Kind == "RayService" {
+		meta, into = &service.ObjectMeta, service
+	}
+	err = s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into)
+	other := meta.Labels[LabelRun] != "" && meta.Labels[LabelRun] != s.run.ID
+	switch {
+	case status(err) == http.StatusNotFound, err == nil && (other || s.object.UID != "" && string(meta.UID) != s.object.UID):
+		return nil, true, &ErrNoLog{fmt.Sprintf("the logs of %s went with its object, %s %s/%s", s.run.ID, s.object.Kind, s.object.Namespace, s.object.Name)}
+	case err != nil:
+		return nil, false, err
+	}
+	st := new(rundir.Status)
+	if s.object.Kind == "RayService" {
+		mergeService(st, service)
+	} else {
+		mergeJob(st, job)
+	}
+	pods, err = s.listed(ctx, job, service)
+	return pods, st.State.Ended(), err
+}
+
+func (s *Session) tail(pod string, t PodTail) *podLog {
+	f := &podLog{c: s.c, out: lineTo{pod, t.Line}, tail: t.Lines}
+	f.next(pod)
+	return f
+}
+
+// lineTo gives each write, which is a line of a [podLog], to a function.
+type lineTo struct {
+	pod  string
+	line func(pod, line string) error
+}
+
+func (w lineTo) Write(p []byte) (int, error) {
+	return len(p), w.line(w.pod, strings.TrimRight(string(p), "\r\n"))
+}
+
+func podNames(pods []corev1.Pod) []string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+// ofRay is the container of a pod that is shown: KubeRay wants Ray's first.
+func ofRay(p *corev1.Pod) string {
+	if len(p.Spec.Containers) == 0 {
+		return ""
+	}
+	return p.Spec.Containers[0].Name
+}
+
+// printed reports whether a pod may have a log: also of a container that is
+// started again and again.
+func printed(p *corev1.Pod) bool {
+	c := container(p, ofRay(p))
+	return c != nil && (c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
+}
+
+// noLog reports that a container has no log: it has not started, or its pod is gone.
+func noLog(err error) bool {
+	n := status(err)
+	return n == http.StatusNotFound || n == http.StatusBadRequest
+}
