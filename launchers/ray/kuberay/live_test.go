@@ -655,6 +655,66 @@ func TestStatusOfWhatIsGone(t *testing.T) {
 	}
 }
 
+// TestStopOrder: an object goes in the foreground, so that all of it has gone with
+// it; one whose Ray cluster keeps its state in a Redis in the background, and then
+// the cluster is waited for.
+func TestStopOrder(t *testing.T) {
+	for name, c := range map[string]struct{ spec, how string }{
+		"plain": {`{"rayClusterSpec": {}}`, "Foreground"},
+		"redis": {`{"rayClusterSpec": {"gcsFaultToleranceOptions": {"redisAddress": "redis:6379"}}}`, "Background"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var how []string
+			gone, waits := false, 3 // how often the cluster is still there
+			conn := dial(t, func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				no := func() {
+					w.WriteHeader(404)
+					_, _ = io.WriteString(w, `{"kind": "Status", "code": 404, "reason": "NotFound"}`)
+				}
+				switch {
+				case strings.HasSuffix(req.URL.Path, "/pods"):
+					_, _ = io.WriteString(w, `{"items": []}`)
+				case strings.HasSuffix(req.URL.Path, "/rayclusters/j-abc"):
+					if waits--; waits < 0 {
+						no()
+						return
+					}
+					_, _ = io.WriteString(w, `{"metadata": {"name": "j-abc", "uid": "c"}}`)
+				case gone:
+					no()
+				case req.Method == http.MethodDelete:
+					var o struct {
+						How string `json:"propagationPolicy"`
+					}
+					if err := json.NewDecoder(req.Body).Decode(&o); err != nil {
+						t.Error(err)
+					}
+					how, gone = append(how, o.How), true
+					_, _ = io.WriteString(w, `{"kind": "Status", "status": "Success"}`)
+				default:
+					_, _ = fmt.Fprintf(w, `{"metadata": {"name": "j", "uid": "u", "labels": {"genrm.dev/run": "r-1"}}, "spec": %s, "status": {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING", "rayClusterName": "j-abc"}}`, c.spec)
+				}
+			})
+			run, err := rundir.Create(t.TempDir(), rundir.Info{ID: "r-1", Target: "kuberay", Workload: "relax"}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &Session{run: run, c: conn, object: Object{Server: conn.base, Namespace: "ml", Kind: "RayJob", Name: "j", UID: "u"}}
+			st, err := s.Stop(context.Background(), "me", time.Minute)
+			if err != nil || st.State != rundir.Stopped {
+				t.Errorf("%+v, %v", st, err)
+			}
+			if !slices.Equal(how, []string{c.how}) {
+				t.Errorf("removed in %q, want %s", how, c.how)
+			}
+			if (c.how == "Background") != (waits < 0) {
+				t.Errorf("%d looks at the Ray cluster were left", waits)
+			}
+		})
+	}
+}
+
 // TestAdopted: what a RayService carries is enough for its gateway on another
 // machine.
 func TestAdopted(t *testing.T) {

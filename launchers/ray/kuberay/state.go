@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
+	"github.com/ray-project/kuberay/ray-operator/controllers/ray/utils"
 
 	"genrm.dev/genrm/compiler/plan"
 	"genrm.dev/genrm/compiler/tree"
@@ -614,48 +615,111 @@ func (s *Session) Stop(ctx context.Context, by string, grace time.Duration) (*ru
 			return nil, err
 		}
 	}
-	path := s.c.rayAPI(s.object.Kind, s.object.Name)
-	for start, asked := time.Now(), false; ; {
-		meta := new(metav1.PartialObjectMetadata)
-		err := s.c.do(ctx, request{method: http.MethodGet, path: path, accept: asMetadata}, meta)
-		gone := status(err) == http.StatusNotFound
-		if err == nil {
-			gone = s.object.UID != "" && string(meta.UID) != s.object.UID
-		} else if !gone && !again(err) {
+	how := metav1.DeletePropagationForeground // it is there until all that belongs to it is gone
+	until := time.Now().Add(grace)
+	keeping, err := s.keeping(ctx, until)
+	if err != nil {
+		return nil, err
+	}
+	if len(keeping) > 0 {
+		how = metav1.DeletePropagationBackground
+		grace, until = grace+redisCleanup, until.Add(redisCleanup)
+	}
+	if err := s.removed(ctx, s.object.Kind, s.object.Name, s.object.UID, how, grace, until); err != nil {
+		return nil, err
+	}
+	for _, name := range keeping {
+		if err := s.removed(ctx, "RayCluster", name, "", "", grace, until); err != nil && status(err) != http.StatusForbidden {
 			return nil, err
-		}
-		if gone {
-			break
-		}
-		if err == nil && !asked {
-			if err = s.c.remove(ctx, path, string(meta.UID), metav1.DeletePropagationForeground); err != nil && !again(err) {
-				return nil, err
-			}
-			asked = err == nil
-		}
-		if time.Since(start) > grace {
-			if err != nil {
-				return nil, err
-			}
-			text := fmt.Sprintf("%s %s/%s was asked to go %d s ago and is still there", s.object.Kind, s.object.Namespace, s.object.Name, int(grace.Seconds()))
-			if f := meta.Finalizers; len(f) > 0 {
-				text += ": it waits for " + strings.Join(f, ", ")
-				if slices.ContainsFunc(f, func(x string) bool { return strings.HasPrefix(x, "ray.io/") }) {
-					text += ", which the KubeRay operator removes: is it up?"
-				}
-			}
-			return nil, errors.New(text)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(300 * time.Millisecond):
 		}
 	}
 	if ended {
 		return own, nil
 	}
 	return s.stopped(own, "stopped by "+by)
+}
+
+// redisCleanup is how long the operator's pod may take that empties the Redis of a
+// Ray cluster. Source: buildRedisCleanupJob in controllers/ray/raycluster_controller.go
+// of ray-operator v1.5.1, ActiveDeadlineSeconds.
+const redisCleanup = 5 * time.Minute
+
+// keeping are the Ray clusters of the object that keep their state in a Redis. The
+// operator empties it by a pod under the cluster's service account, which a deletion
+// in the foreground takes away before: the pod is then never made. In the background
+// the object goes at once, and its clusters are waited for by themselves.
+func (s *Session) keeping(ctx context.Context, until time.Time) ([]string, error) {
+	for {
+		job, service := new(rayv1.RayJob), new(rayv1.RayService)
+		var into any = job
+		if s.object.Kind == "RayService" {
+			into = service
+		}
+		err := s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into)
+		switch {
+		case status(err) == http.StatusNotFound:
+			return nil, nil
+		case err != nil && (!again(err) || time.Now().After(until)):
+			return nil, err
+		case err == nil:
+			spec, notes := &service.Spec.RayClusterSpec, service.Annotations
+			if job.Spec.RayClusterSpec != nil {
+				spec, notes = job.Spec.RayClusterSpec, job.Annotations
+			}
+			if !utils.IsGCSFaultToleranceEnabled(spec, notes) {
+				return nil, nil
+			}
+			return clusters(job, service), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// removed removes an object, where how says in which way, and waits until it is
+// gone: that with this UID ("": any).
+func (s *Session) removed(ctx context.Context, kind, name, uid string, how metav1.DeletionPropagation, grace time.Duration, until time.Time) error {
+	path := s.c.rayAPI(kind, name)
+	for asked := how == ""; ; {
+		meta := new(metav1.PartialObjectMetadata)
+		err := s.c.do(ctx, request{method: http.MethodGet, path: path, accept: asMetadata}, meta)
+		gone := status(err) == http.StatusNotFound
+		if err == nil {
+			gone = uid != "" && string(meta.UID) != uid
+		} else if !gone && !again(err) {
+			return err
+		}
+		if gone {
+			return nil
+		}
+		if err == nil && !asked {
+			if err = s.c.remove(ctx, path, string(meta.UID), how); err != nil && !again(err) {
+				return err
+			}
+			asked = err == nil
+		}
+		if time.Now().After(until) {
+			if err != nil {
+				return err
+			}
+			text := fmt.Sprintf("%s %s/%s was asked to go %d s ago and is still there", kind, s.object.Namespace, name, int(grace.Seconds()))
+			if f := meta.Finalizers; len(f) > 0 {
+				text += ": it waits for " + strings.Join(f, ", ")
+				if slices.ContainsFunc(f, func(x string) bool { return strings.HasPrefix(x, "ray.io/") }) {
+					text += ", which the KubeRay operator removes: is it up?"
+				}
+			}
+			return errors.New(text)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
 }
 
 // Left reports whether the object of an ended run is still there: its Ray
