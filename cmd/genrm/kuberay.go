@@ -224,6 +224,7 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 		return exitStatus(128 + number(sig))
 	}
 	v := &kubeView{out: out, said: map[string]bool{}}
+	var refused kuberay.Refusals
 	changes := s.Changes(ctx)
 	var looked, checked, failing, ready time.Time
 	moved := false // whether it was seen not to be ready, or on its way to what was sent
@@ -231,11 +232,12 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 	for {
 		looked = time.Now()
 		got, err := s.Status(ctx)
-		var gone *kuberay.Unreachable
+		given := refused.Last(err)
 		switch {
-		case err != nil && v.lost(err) > kuberay.Patience && !errors.As(err, &gone):
+		case given:
 			return targetError{err}
 		case err != nil:
+			v.lost(err)
 		default:
 			st = got
 			v.show(st)
@@ -297,13 +299,12 @@ type kubeView struct {
 	away  time.Time
 }
 
-// lost tells of a failure to ask, once, and for how long it lasts.
-func (v *kubeView) lost(err error) time.Duration {
+// lost tells of a failure to ask, once.
+func (v *kubeView) lost(err error) {
 	if v.away.IsZero() {
 		v.away = time.Now()
 		fmt.Fprintf(v.out, "Kubernetes does not answer: %v\n", err)
 	}
-	return time.Since(v.away)
 }
 
 func (v *kubeView) show(st *rundir.Status) {

@@ -57,7 +57,7 @@ type kubeRun struct {
 	run     *rundir.Run
 	session *kuberay.Session
 	checked time.Time           // whether it is late
-	refused time.Time           // since when it cannot be asked
+	refused kuberay.Refusals
 	leaving *rundir.Status      // of one that is late: it is being removed
 	removed chan *rundir.Status // how that came out
 }
@@ -79,7 +79,7 @@ func (k *kubes) status(i int) (*rundir.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.refused = time.Time{}
+	r.refused = kuberay.Refusals{}
 	if (st.State == rundir.Pending || st.State == rundir.Starting) && time.Since(r.checked) > lookMost {
 		r.checked = time.Now()
 		if late, limit, err := r.session.Overdue(k.a.ctx); err == nil && late {
@@ -118,14 +118,10 @@ func (k *kubes) away(i int, err error) error {
 	if errors.As(err, &target) {
 		err = target.err
 	}
-	r := k.runs[i]
-	if r.refused.IsZero() {
-		r.refused = time.Now()
+	if k.runs[i].refused.Last(err) {
+		return nil
 	}
-	if unreachable(err) || time.Since(r.refused) <= kuberay.Patience {
-		return err
-	}
-	return nil
+	return err
 }
 
 func (k *kubes) words() (who, what string)    { return "Kubernetes", "RayJobs" }

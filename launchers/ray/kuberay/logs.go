@@ -31,9 +31,25 @@ type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
 
-// Patience is how long a run that is followed may be refused: an API server that
+// patience is how long a run that is followed may be refused: an API server that
 // starts knows for some seconds neither its resources nor who may do what.
-const Patience = time.Minute
+const patience = time.Minute
+
+// Refusals tells the refusals of an API server that starts from those that last.
+type Refusals struct{ since time.Time }
+
+// Last reports, with what came of each request, whether the server has refused for
+// so long that waiting is of no use. The time in which it does not answer at all
+// does not count.
+func (r *Refusals) Last(err error) bool {
+	switch {
+	case err == nil, again(err):
+		r.since = time.Time{}
+	case r.since.IsZero():
+		r.since = time.Now()
+	}
+	return !r.since.IsZero() && time.Since(r.since) > patience
+}
 
 // lookEvery is the wait between two looks at what is not there yet, or not any
 // more.
@@ -59,14 +75,10 @@ func (s *Session) FollowOn(ctx context.Context, out io.Writer, caught func() err
 	}
 	f := &podLog{c: s.c, out: out, tail: -1}
 	broken := false
-	var failed time.Time // since when
+	var refused Refusals
 	for {
 		done, err := s.follow(ctx, f, caught == nil, lost)
-		if err == nil {
-			failed = time.Time{}
-		} else if failed.IsZero() {
-			failed = time.Now()
-		}
+		given := refused.Last(err)
 		var w *writeError
 		var none *ErrNoLog
 		switch {
@@ -78,7 +90,7 @@ func (s *Session) FollowOn(ctx context.Context, out io.Writer, caught func() err
 			return err
 		case done && err == nil && caught == nil:
 			return nil
-		case err != nil && !again(err) && !failed.IsZero() && time.Since(failed) > Patience:
+		case given:
 			return err
 		case (err != nil) != broken:
 			broken = err != nil

@@ -369,3 +369,23 @@ func TestFollowOnRay(t *testing.T) {
 		t.Errorf("%q, %v, want %q", out.String(), err, want)
 	}
 }
+
+// TestRefusalsLast: an API server that was away for long has as much time to start as
+// any other.
+func TestRefusalsLast(t *testing.T) {
+	away, no := &Unreachable{errors.New("away")}, errors.New("forbidden")
+	ago := time.Now().Add(-2 * patience)
+	for name, c := range map[string]struct {
+		since time.Time
+		err   error
+		last  bool
+		kept  bool
+	}{
+		"the first": {time.Time{}, no, false, true}, "lasts": {ago, no, true, true}, "away": {ago, away, false, false}, "answers": {ago, nil, false, false},
+	} {
+		r := Refusals{c.since}
+		if last := r.Last(c.err); last != c.last || r.since.IsZero() == c.kept {
+			t.Errorf("%s: %v, since %s", name, last, r.since)
+		}
+	}
+}

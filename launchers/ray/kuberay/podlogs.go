@@ -97,21 +97,21 @@ func (s *Session) FollowPods(ctx context.Context, t PodTail) error {
 	failed := make(chan error, 1)     // of a reader
 	over := make(chan struct{})       // the run has ended
 	followed := map[string]struct{}{} // by UID: a pod's name may come again
-	var away time.Time                // since when nothing is known
+	away := false                     // nothing is known
+	var refused Refusals
 	for first := true; ; first = false {
 		pods, ended, err := s.now(ctx)
+		given := refused.Last(err)
 		var none *ErrNoLog
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.As(err, &none) && !first:
 			ended, err = true, nil
-		case errors.As(err, &none), err != nil && !again(err) && (first || !away.IsZero() && time.Since(away) > Patience):
+		case errors.As(err, &none), given, err != nil && !again(err) && first:
 			return err
-		case (err != nil) == away.IsZero():
-			if away = (time.Time{}); err != nil {
-				away = time.Now()
-			}
+		case (err != nil) != away:
+			away = err != nil
 			if err := t.Lost(err); err != nil {
 				return err
 			}
