@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/launchers/internal/stall"
 )
 
 // The logs of an application are files on the nodes of its replicas, which the
@@ -555,14 +556,12 @@ var errSilent = errors.New("it is silent")
 // log reads the lines of a file from the last n on (all of them for -1), and with
 // follow those that are added.
 func (s *ServeSession) log(ctx context.Context, node, file string, n int, follow bool, line func(text string, whole bool) error) error {
-	media, quiet, why := "file", stall, fmt.Errorf("it sent nothing of the log for %s", stall)
+	media, quiet, why := "file", mostStall, errStalled
 	if follow {
 		media, quiet, why = "stream", serveSilence, errSilent
 	}
-	during, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	timer := time.AfterFunc(quiet, func() { cancel(why) })
-	defer timer.Stop()
+	during, awaiting, stop := stall.Watch(ctx, quiet, why)
+	defer stop()
 	q := url.Values{"node_id": {node}, "filename": {file}, "lines": {strconv.Itoa(n)}}
 	req, err := http.NewRequestWithContext(during, http.MethodGet, s.c.base+"/api/v0/logs/"+media+"?"+q.Encode(), nil)
 	if err != nil {
@@ -587,7 +586,7 @@ func (s *ServeSession) log(ctx context.Context, node, file string, n int, follow
 		}
 		return s.c.judge(resp, data, nil)
 	}
-	in := bufio.NewReader(&counting{r: resp.Body, told: func(int64) { timer.Reset(quiet) }})
+	in := bufio.NewReader(awaiting(resp.Body))
 	for {
 		text, err := in.ReadString('\n')
 		if text != "" {

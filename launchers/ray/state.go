@@ -19,6 +19,7 @@ import (
 
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/bind"
+	"genrm.dev/genrm/launchers/internal/stall"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -406,13 +407,14 @@ func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, e
 	}
 }
 
+// errStalled ends a request for a log.
+var errStalled = fmt.Errorf("it sent nothing of the log for %s", mostStall)
+
 // Log writes what the job has printed up to now, as it comes: it may be longer
 // than the memory.
 func (s *Session) Log(ctx context.Context, w io.Writer) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("it sent nothing of the log for %s", stall)) })
-	defer timer.Stop()
+	ctx, awaiting, stop := stall.Watch(ctx, mostStall, errStalled)
+	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.c.base+"/api/jobs/"+s.job.ID+"/logs", nil)
 	if err != nil {
 		return err
@@ -436,7 +438,7 @@ func (s *Session) Log(ctx context.Context, w io.Writer) error {
 		}
 		return s.c.judge(resp, data, nil)
 	}
-	err = logText(&counting{r: resp.Body, told: func(int64) { timer.Reset(stall) }}, w)
+	err = logText(awaiting(resp.Body), w)
 	var mine *writeError
 	switch {
 	case errors.As(err, &mine):

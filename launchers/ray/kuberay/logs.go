@@ -18,6 +18,7 @@ import (
 
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
 
+	"genrm.dev/genrm/launchers/internal/stall"
 	"genrm.dev/genrm/launchers/ray"
 )
 
@@ -319,6 +320,17 @@ func (f *podLog) end() error {
 
 // follow writes the log of a container from where it is.
 func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on bool) error {
+	during, awaiting, stop := ctx, func(r io.Reader) io.Reader { return r }, func() {}
+	if !on { // the end is near
+		during, awaiting, stop = stall.Watch(ctx, c.patience(), fmt.Errorf("the API server %s sent nothing of the log of %s for %s", c.base, pod, c.patience()))
+	}
+	defer stop()
+	gone := func(err error) error {
+		if ctx.Err() == nil && during.Err() != nil {
+			return &Unreachable{context.Cause(during)}
+		}
+		return err
+	}
 	q := url.Values{"timestamps": {"true"}, "container": {name}}
 	if on {
 		q.Set("follow", "true")
@@ -329,12 +341,12 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 	case !f.last.IsZero():
 		q.Set("sinceTime", f.last.UTC().Truncate(time.Second).Format(time.RFC3339))
 	}
-	resp, err := c.send(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(ns) + "/pods/" + url.PathEscape(pod) + "/log", query: q, accept: "*/*"})
+	resp, err := c.send(during, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(ns) + "/pods/" + url.PathEscape(pod) + "/log", query: q, accept: "*/*"})
 	if err != nil {
-		return err
+		return gone(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read
-	in := bufio.NewReaderSize(resp.Body, 64<<10)
+	in := bufio.NewReaderSize(awaiting(resp.Body), 64<<10)
 	var at time.Time // of the line before, and how many had it
 	same := 0
 	for {
@@ -363,7 +375,7 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return c.gone(ctx, err)
+			return gone(c.gone(during, err))
 		}
 	}
 }

@@ -389,3 +389,32 @@ func TestRefusalsLast(t *testing.T) {
 		}
 	}
 }
+
+// TestPodLogHangs: the log of a node that is gone, which has been begun or not.
+func TestPodLogHangs(t *testing.T) {
+	for _, begun := range []string{"2026-01-02T03:04:05Z a1\n", ""} {
+		c := dial(t, func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			if begun != "" {
+				_, _ = io.WriteString(w, begun)
+				w.(http.Flusher).Flush()
+			}
+			<-req.Context().Done()
+		})
+		var out strings.Builder
+		f := &podLog{c: c, out: &out, tail: -1}
+		f.next("a")
+		err := f.follow(context.Background(), c, "ml", "a", "first", false)
+		if !again(err) || !strings.Contains(err.Error(), "sent nothing of the log of a for 300ms") {
+			t.Error(err)
+		}
+		if want := begun[strings.IndexByte(begun, ' ')+1:]; out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := f.follow(ctx, c, "ml", "a", "first", false); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
