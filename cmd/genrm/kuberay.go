@@ -411,9 +411,7 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 		return targetError{err}
 	}
 	switch {
-	case c.Process != "" && c.Process != "driver":
-		return c.kubeErr(a, s.PodLog(a.ctx, c.Process, c.Lines, c.Follow, a.stdout))
-	case c.Process == "" && s.Object().Kind == "RayService":
+	case c.Process != "" && c.Process != "driver", c.Process == "" && s.Object().Kind == "RayService":
 		return c.kubeErr(a, c.pods(a, s))
 	case c.Follow && c.Lines >= 0:
 		b := &beginning{lastLines: lastLines{most: c.Lines}, out: a.stdout}
@@ -428,15 +426,10 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 	return c.kubeErr(a, errors.Join(err, b.caught()))
 }
 
-// pods shows what the pods of served judges print.
+// pods shows what the pods of a run print, or one of them.
 func (c *logsCmd) pods(a *app, s *kuberay.Session) error {
-	n := &named{out: a.stdout}
-	t := kuberay.PodTail{Lines: c.Lines, Pods: n.names, Line: n.line, Lost: a.lost("Kubernetes"),
-		Note: func(pod string, err error) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", pod, err)
-		}}
+	n := &named{only: c.Process != "", out: a.stdout, notes: a.stderr}
+	t := kuberay.PodTail{Pod: c.Process, Lines: c.Lines, Pods: n.names, Line: n.line, Note: n.note, Lost: a.lost("Kubernetes")}
 	if c.Follow {
 		return s.FollowPods(a.ctx, t)
 	}
@@ -467,13 +460,10 @@ func (b *beginning) caught() error {
 
 func (c *logsCmd) kubeErr(a *app, err error) error {
 	var none *kuberay.ErrNoLog
-	switch {
-	case err == nil, a.ctx.Err() != nil: // a signal, which is the status
-		return nil
-	case errors.As(err, &none):
-		return err
+	if errors.As(err, &none) {
+		return none
 	}
-	return targetError{err}
+	return c.followed(a, err)
 }
 
 // kubeEndpoint shows where the judges of a RayService are asked.

@@ -56,7 +56,7 @@ type kubes struct {
 type kubeRun struct {
 	run     *rundir.Run
 	session *kuberay.Session
-	checked time.Time           // whether it is late
+	checked time.Time // whether it is late
 	refused kuberay.Refusals
 	leaving *rundir.Status      // of one that is late: it is being removed
 	removed chan *rundir.Status // how that came out

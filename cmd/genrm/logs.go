@@ -181,10 +181,12 @@ func (f *follower) close() {
 }
 
 // named prints lines of several logs that come at the same time, each with the
-// name of its log, as [follower] does.
+// name of its log unless it is the only one, as [follower] does.
 type named struct {
-	mu    sync.Mutex
+	only  bool
 	out   io.Writer
+	notes io.Writer
+	mu    sync.Mutex
 	width int
 }
 
@@ -199,6 +201,16 @@ func (n *named) names(names []string) {
 func (n *named) line(name, line string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.only {
+		_, err := fmt.Fprintln(n.out, line)
+		return err
+	}
 	_, err := fmt.Fprintf(n.out, "%-*s | %s\n", n.width, name, line)
 	return err
+}
+
+func (n *named) note(name string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fmt.Fprintf(n.notes, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", name, err)
 }

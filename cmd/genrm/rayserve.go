@@ -286,13 +286,8 @@ func (c *logsCmd) rayServe(a *app, run *rundir.Run) error {
 	if err != nil {
 		return targetError{err}
 	}
-	n := &named{out: a.stdout}
-	t := ray.ServeTail{Process: c.Process, Lines: c.Lines, Logs: n.names, Line: n.line, Lost: a.lost("Ray"),
-		Note: func(name string, err error) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", name, err)
-		}}
+	n := &named{out: a.stdout, notes: a.stderr}
+	t := ray.ServeTail{Process: c.Process, Lines: c.Lines, Logs: n.names, Line: n.line, Note: n.note, Lost: a.lost("Ray")}
 	show := s.Logs
 	if c.Follow {
 		show = s.FollowLogs

@@ -282,6 +282,7 @@ type podLog struct {
 	ended map[string]bool
 	done  int64 // bytes that were written of Ray's own log (HTTPMode)
 	tail  int   // begin with so many of the last lines of a pod; -1 for all
+	begun bool  // of this pod, they have come: more is added to them
 
 	last time.Time // of the last line that was written
 	same int       // how many lines of that very time were
@@ -304,7 +305,7 @@ func (f *podLog) next(pod string) {
 	if len(f.now) > len(f.before) {
 		f.before = f.now
 	}
-	f.pod, f.last, f.same, f.half, f.now, f.at, f.marks = pod, time.Time{}, 0, "", nil, 0, 0
+	f.pod, f.begun, f.last, f.same, f.half, f.now, f.at, f.marks = pod, false, time.Time{}, 0, "", nil, 0, 0
 }
 
 // end writes what is left of a pod that has ended.
@@ -335,11 +336,13 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 	if on {
 		q.Set("follow", "true")
 	}
+	pass := false
 	switch {
-	case f.last.IsZero() && f.tail >= 0:
-		q.Set("tailLines", strconv.Itoa(f.tail))
 	case !f.last.IsZero():
 		q.Set("sinceTime", f.last.UTC().Truncate(time.Second).Format(time.RFC3339))
+	case f.tail >= 0 && !f.begun:
+		q.Set("tailLines", strconv.Itoa(max(f.tail, 1)))
+		pass = f.tail == 0
 	}
 	resp, err := c.send(during, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(ns) + "/pods/" + url.PathEscape(pod) + "/log", query: q, accept: "*/*"})
 	if err != nil {
@@ -362,6 +365,8 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 			fresh := t.After(f.last) || t.Equal(f.last) && same > f.same
 			switch {
 			case !fresh:
+			case pass:
+				f.last, f.same = t, same
 			case err != nil:
 				f.half = rest // the end of the line may come with the next connection
 			default:
@@ -372,7 +377,8 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 			}
 		}
 		switch {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) && during.Err() == nil: // it may be the server's answer to the end of the request
+			f.begun = true
 			return nil
 		case err != nil:
 			return gone(c.gone(during, err))
