@@ -178,7 +178,7 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 		if f.pod != p.Name {
 			f.next(p.Name)
 		}
-		err := f.follow(ctx, s.c, p.Namespace, p.Name, SubmitterContainer, on)
+		err := f.follow(ctx, SubmitterContainer, on)
 		if status(err) == http.StatusNotFound || status(err) == http.StatusBadRequest {
 			err = nil // its pod has gone, or the container is not there yet
 		}
@@ -320,10 +320,10 @@ func (f *podLog) end() error {
 }
 
 // follow writes the log of a container from where it is.
-func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on bool) error {
+func (f *podLog) follow(ctx context.Context, name string, on bool) error {
 	during, awaiting, stop := ctx, func(r io.Reader) io.Reader { return r }, func() {}
 	if !on { // the end is near
-		during, awaiting, stop = stall.Watch(ctx, c.patience(), fmt.Errorf("the API server %s sent nothing of the log of %s for %s", c.base, pod, c.patience()))
+		during, awaiting, stop = stall.Watch(ctx, f.c.patience(), fmt.Errorf("the API server %s sent nothing of the log of %s for %s", f.c.base, f.pod, f.c.patience()))
 	}
 	defer stop()
 	gone := func(err error) error {
@@ -344,7 +344,7 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 		q.Set("tailLines", strconv.Itoa(max(f.tail, 1)))
 		pass = f.tail == 0
 	}
-	resp, err := c.send(during, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(ns) + "/pods/" + url.PathEscape(pod) + "/log", query: q, accept: "*/*"})
+	resp, err := f.c.send(during, request{method: http.MethodGet, path: f.c.in("/api/v1", "pods", f.pod, "log"), query: q, accept: "*/*"})
 	if err != nil {
 		return gone(err)
 	}
@@ -381,7 +381,7 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 			f.begun = true
 			return nil
 		case err != nil:
-			return gone(c.gone(during, err))
+			return gone(f.c.gone(during, err))
 		}
 	}
 }
@@ -489,7 +489,7 @@ func (s *Session) Log(ctx context.Context, out io.Writer) error {
 			continue
 		}
 		f.next(pods[i].Name)
-		if err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, SubmitterContainer, false); err != nil && status(err) != http.StatusNotFound {
+		if err := f.follow(ctx, SubmitterContainer, false); err != nil && status(err) != http.StatusNotFound {
 			return unwrap(err)
 		}
 		if err := f.end(); err != nil {

@@ -463,7 +463,7 @@ func TestPodLogHangs(t *testing.T) {
 		var out strings.Builder
 		f := &podLog{c: c, out: &out, tail: -1}
 		f.next("a")
-		err := f.follow(context.Background(), c, "ml", "a", "first", false)
+		err := f.follow(context.Background(), "first", false)
 		if !again(err) || !strings.Contains(err.Error(), "sent nothing of the log of a for 300ms") {
 			t.Error(err)
 		}
@@ -472,7 +472,7 @@ func TestPodLogHangs(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if err := f.follow(ctx, c, "ml", "a", "first", false); !errors.Is(err, context.Canceled) {
+		if err := f.follow(ctx, "first", false); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	}

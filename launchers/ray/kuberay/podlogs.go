@@ -61,7 +61,7 @@ func (s *Session) PodLogs(ctx context.Context, t PodTail) error {
 	var errs []error
 	for i := range pods {
 		f := s.tail(pods[i].Name, t)
-		err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, ofRay(&pods[i]), false)
+		err := f.follow(ctx, ofRay(&pods[i]), false)
 		if e := f.end(); err == nil || noLog(err) {
 			err = e
 		}
@@ -171,7 +171,7 @@ func (s *Session) followPod(ctx context.Context, f *podLog, p *corev1.Pod, t Pod
 	noted := false
 	for {
 		on := f.begun || f.tail < 0 // its end first, since a stream does not tell where that was
-		err := f.follow(during, s.c, s.object.Namespace, p.Name, ofRay(p), on)
+		err := f.follow(during, ofRay(p), on)
 		var w *writeError
 		switch {
 		case err == nil && !on:
@@ -181,7 +181,7 @@ func (s *Session) followPod(ctx context.Context, f *podLog, p *corev1.Pod, t Pod
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case during.Err() != nil:
-			err := f.follow(ctx, s.c, s.object.Namespace, p.Name, ofRay(p), false)
+			err := f.follow(ctx, ofRay(p), false)
 			if errors.As(err, &w) {
 				return err
 			}
