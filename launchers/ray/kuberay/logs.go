@@ -142,16 +142,17 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 		during, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go s.whileItRuns(during, cancel)
-		w := &after{f: f}
+		w := &ray.Rest{Out: f.out, Skip: f.done}
 		if on {
 			err = d.Follow(during, w, lost)
 		} else {
 			err = d.Log(during, w)
 		}
+		f.done = w.Written()
 		var denied *ray.Denied
 		switch {
-		case w.err != nil:
-			return true, &writeError{w.err}
+		case w.Err != nil:
+			return true, &writeError{w.Err}
 		case errors.As(err, &denied):
 			return true, &ErrNoLog{fmt.Sprintf("the log of %s is Ray's own (HTTPMode), and %s may not read it: want get on services/proxy in %s", s.run.ID, s.c.who(), s.object.Namespace)}
 		case during.Err() != nil && ctx.Err() == nil: // its Ray is gone
@@ -198,26 +199,6 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 		}
 	}
 	return over, nil
-}
-
-// after writes what Ray's own log, which comes from its first byte each time, has
-// after what was written.
-type after struct {
-	f    *podLog
-	seen int64
-	err  error // of the reader's side
-}
-
-func (w *after) Write(p []byte) (int, error) {
-	from := max(0, min(w.f.done-w.seen, int64(len(p))))
-	w.seen += int64(len(p))
-	if from < int64(len(p)) {
-		if _, w.err = w.f.out.Write(p[from:]); w.err != nil {
-			return 0, w.err
-		}
-		w.f.done = w.seen
-	}
-	return len(p), nil
 }
 
 // theRest is how long Ray's own log is asked for once the run is over: its Ray
