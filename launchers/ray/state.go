@@ -409,13 +409,15 @@ func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, e
 	}
 }
 
+var logStall = mostStall // shorter in a test
+
 // errStalled ends a request for a log.
 var errStalled = fmt.Errorf("it sent nothing of the log for %s", mostStall)
 
 // Log writes what the job has printed up to now, as it comes: it may be longer
 // than the memory.
 func (s *Session) Log(ctx context.Context, w io.Writer) error {
-	ctx, awaiting, stop := stall.Watch(ctx, mostStall, errStalled)
+	ctx, awaiting, stop := stall.Watch(ctx, logStall, errStalled)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.c.base+"/api/jobs/"+s.job.ID+"/logs", nil)
 	if err != nil {
