@@ -93,8 +93,9 @@ func (k *kubes) status(i int) (*rundir.Status, error) {
 func (r *kubeRun) giveUp(a *app, limit time.Duration, last string) *rundir.Status {
 	r.leaving = &rundir.Status{State: rundir.Stopping, Reason: fmt.Sprintf("not started within %s: it is removed", limit)}
 	r.removed = make(chan *rundir.Status, 1)
+	ctx := a.ctx
 	go func() {
-		st, err := r.session.GiveUp(a.ctx, limit, last, removal)
+		st, err := r.session.GiveUp(ctx, limit, last, removal)
 		switch {
 		case unreachable(err):
 			st = nil
