@@ -123,22 +123,28 @@ type sweep interface {
 	pause() time.Duration
 }
 
-// followAll waits for the ends of several runs, and tells of each what changes.
-// The exit status is the highest of theirs. A signal leaves them alone.
-func (c *launchCmd) followAll(a *app, s sweep, runs []*rundir.Run, out io.Writer) error {
-	ctx, cancel := context.WithCancel(a.ctx)
-	defer cancel()
-	signals, caught, done := a.takeSignals(), make(chan os.Signal, 1), make(chan struct{})
-	defer close(done)
+// untilSignal is a context for requests that ends with the next signal, which is
+// caught then: a server that hangs holds up none.
+func (a *app) untilSignal(ctx context.Context) (asking context.Context, caught <-chan os.Signal, stop func()) {
+	asking, cancel := context.WithCancel(ctx)
+	signals, got, done := a.takeSignals(), make(chan os.Signal, 1), make(chan struct{})
 	go func() {
 		select {
 		case sig := <-signals:
-			caught <- sig
+			got <- sig
 			cancel()
 		case <-done:
 		}
 	}()
-	a.ctx = ctx // a server that hangs, or many runs, hold up no signal
+	return asking, got, func() { close(done); cancel() }
+}
+
+// followAll waits for the ends of several runs, and tells of each what changes.
+// The exit status is the highest of theirs. A signal leaves them alone.
+func (c *launchCmd) followAll(a *app, s sweep, runs []*rundir.Run, out io.Writer) error {
+	ctx, caught, stop := a.untilSignal(a.ctx)
+	defer stop()
+	a.ctx = ctx // neither do many runs hold up a signal
 	said := make([]string, len(runs))
 	who, what := s.words()
 	lost := a.lost(who)

@@ -208,9 +208,10 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 	if err != nil {
 		return targetError{err}
 	}
-	signals := a.takeSignals()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	asking, signals, stop := a.untilSignal(ctx)
+	defer stop()
 	out := &locked{out: to}
 	logged := make(chan error, 1)
 	if run.Workload == string(plan.Serve) {
@@ -231,9 +232,11 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 	var st *rundir.Status
 	for {
 		looked = time.Now()
-		got, err := s.Status(ctx)
+		got, err := s.Status(asking)
 		given := refused.Last(err)
 		switch {
+		case err != nil && asking.Err() != nil:
+			return leave(<-signals)
 		case given:
 			return targetError{err}
 		case err != nil:
@@ -266,7 +269,7 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 			}
 			if waiting && time.Since(checked) > lookMost {
 				checked = time.Now()
-				late, limit, err := s.Overdue(ctx)
+				late, limit, err := s.Overdue(asking)
 				if err == nil && late {
 					fmt.Fprintf(out, "not started within %s: it is removed\n", limit)
 					if st, err = s.GiveUp(ctx, limit, firstLine(v.last), removal); err != nil {

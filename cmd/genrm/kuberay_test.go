@@ -331,23 +331,28 @@ func TestKubeSweepSignal(t *testing.T) {
 	}
 }
 
-// TestKubeSweepSignalHangs: nor does Ctrl-C wait for an API server that hangs.
-func TestKubeSweepSignalHangs(t *testing.T) {
-	api := &kubeAPI{}
-	api.hangs = sync.OnceFunc(func() {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
-			t.Error(err)
+// TestKubeSignalHangs: nor does Ctrl-C wait for an API server that hangs.
+func TestKubeSignalHangs(t *testing.T) {
+	for want, names := range map[string][]string{"goes on as rayjob/": {"long-a"}, "2 of 2 go on as RayJobs": {"long-a", "long-b"}} {
+		api := &kubeAPI{}
+		api.hangs = sync.OnceFunc(func() {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
+		})
+		dir, env := kubeEnv(t, api)
+		file := filepath.Join(dir, "sweep.cue")
+		text := strings.ReplaceAll(kubeSweep(names, false, ""), "GPUS", "4")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
-	})
-	dir, env := kubeEnv(t, api)
-	file := filepath.Join(dir, "sweep.cue")
-	text := strings.ReplaceAll(kubeSweep([]string{"long-a", "long-b"}, false, ""), "GPUS", "4")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var all bytes.Buffer
-	code := Main([]string{"launch", file, "--wait"}, strings.NewReader(""), &all, &all, env)
-	if code != 130 || !strings.Contains(all.String(), "2 of 2 go on as RayJobs") || strings.Contains(all.String(), "does not answer") {
-		t.Errorf("exit status %d\n%s", code, all.String())
+		all := &locked{out: new(bytes.Buffer)}
+		code := Main([]string{"launch", file, "--wait"}, strings.NewReader(""), all, all, env)
+		all.mu.Lock()
+		said := fmt.Sprint(all.out)
+		all.mu.Unlock()
+		if code != 130 || !strings.Contains(said, want) || strings.Contains(said, "does not answer") {
+			t.Errorf("exit status %d\n%s", code, said)
+		}
 	}
 }

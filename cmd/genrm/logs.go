@@ -23,7 +23,7 @@ type logsCmd struct {
 }
 
 func (logsCmd) Help() string {
-	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes: what Ray Serve logs of each, and what its process prints (out, err). On target kuberay it is the log of the driver; of a serve run what its pods print, with the name of the pod, and with -f also of pods that come later. --process POD is one pod.
+	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes: what Ray Serve logs of each, and what its process prints (out, err). On target kuberay it is the log of the driver; of a serve run what its pods print, with the name of the pod, and with -f also of pods that come later, from their first line. --process POD is one pod.
 
 Examples:
 

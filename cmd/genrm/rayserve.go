@@ -75,9 +75,12 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 	if err != nil {
 		return targetError{err}
 	}
-	signals := a.takeSignals()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx, signals, stop := a.untilSignal(context.Background())
+	defer stop()
+	leave := func(sig os.Signal) error {
+		fmt.Fprintf(a.stderr, "\n%s goes on as an application of Ray Serve; `genrm stop %s` removes it\n", run.ID, run.ID)
+		return exitStatus(128 + number(sig))
+	}
 	started := time.Now()
 	said := map[string]string{}
 	lost := a.lost("Ray")
@@ -100,6 +103,8 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 					fmt.Fprintf(out, "  %-28s  %s\n", p.Name, text)
 				}
 			}
+		case ctx.Err() != nil:
+			return leave(<-signals)
 		case errors.As(err, &gone):
 			if !away {
 				_ = lost(err) // stderr
@@ -121,8 +126,7 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 		}
 		select {
 		case sig := <-signals:
-			fmt.Fprintf(a.stderr, "\n%s goes on as an application of Ray Serve; `genrm stop %s` removes it\n", run.ID, run.ID)
-			return exitStatus(128 + number(sig))
+			return leave(sig)
 		case <-time.After(pollJob):
 		}
 	}
