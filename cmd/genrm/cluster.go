@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -122,14 +123,36 @@ type sweep interface {
 	pause() time.Duration
 }
 
+// untilSignal is a context for requests that ends with the next signal, which is
+// caught then: a server that hangs holds up none.
+func (a *app) untilSignal(ctx context.Context) (asking context.Context, caught <-chan os.Signal, stop func()) {
+	asking, cancel := context.WithCancel(ctx)
+	signals, got, done := a.takeSignals(), make(chan os.Signal, 1), make(chan struct{})
+	go func() {
+		select {
+		case sig := <-signals:
+			got <- sig
+			cancel()
+		case <-done:
+		}
+	}()
+	return asking, got, func() { close(done); cancel() }
+}
+
 // followAll waits for the ends of several runs, and tells of each what changes.
 // The exit status is the highest of theirs. A signal leaves them alone.
 func (c *launchCmd) followAll(a *app, s sweep, runs []*rundir.Run, out io.Writer) error {
-	signals := a.takeSignals()
+	ctx, caught, stop := a.untilSignal(a.ctx)
+	defer stop()
+	a.ctx = ctx // neither do many runs hold up a signal
 	said := make([]string, len(runs))
 	who, what := s.words()
 	lost := a.lost(who)
 	broken, left, worst := false, len(runs), 0
+	leave := func(sig os.Signal) error {
+		fmt.Fprintf(a.stderr, "\n%d of %d go on as %s; `genrm stop RUN` ends one\n", left, len(runs), what)
+		return exitStatus(128 + number(sig))
+	}
 	for {
 		var away error
 		a.away = nil // what did not answer in the last round may answer now
@@ -138,6 +161,9 @@ func (c *launchCmd) followAll(a *app, s sweep, runs []*rundir.Run, out io.Writer
 				continue
 			}
 			st, err := s.status(i)
+			if err != nil && ctx.Err() != nil {
+				return leave(<-caught)
+			}
 			if err != nil {
 				gone := s.away(i, err)
 				if gone == nil {
@@ -177,9 +203,8 @@ func (c *launchCmd) followAll(a *app, s sweep, runs []*rundir.Run, out io.Writer
 			break
 		}
 		select {
-		case sig := <-signals:
-			fmt.Fprintf(a.stderr, "\n%d of %d go on as %s; `genrm stop RUN` ends one\n", left, len(runs), what)
-			return exitStatus(128 + number(sig))
+		case sig := <-caught:
+			return leave(sig)
 		case <-time.After(s.pause()):
 		}
 	}

@@ -208,9 +208,10 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 	if err != nil {
 		return targetError{err}
 	}
-	signals := a.takeSignals()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	asking, signals, stop := a.untilSignal(ctx)
+	defer stop()
 	out := &locked{out: to}
 	logged := make(chan error, 1)
 	if run.Workload == string(plan.Serve) {
@@ -224,18 +225,22 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 		return exitStatus(128 + number(sig))
 	}
 	v := &kubeView{out: out, said: map[string]bool{}}
+	var refused kuberay.Refusals
 	changes := s.Changes(ctx)
 	var looked, checked, failing, ready time.Time
 	moved := false // whether it was seen not to be ready, or on its way to what was sent
 	var st *rundir.Status
 	for {
 		looked = time.Now()
-		got, err := s.Status(ctx)
-		var gone *kuberay.Unreachable
+		got, err := s.Status(asking)
+		given := refused.Last(err)
 		switch {
-		case err != nil && v.lost(err) > kuberay.Patience && !errors.As(err, &gone):
+		case err != nil && asking.Err() != nil:
+			return leave(<-signals)
+		case given:
 			return targetError{err}
 		case err != nil:
+			v.lost(err)
 		default:
 			st = got
 			v.show(st)
@@ -264,7 +269,7 @@ func (c *launchCmd) followKube(a *app, run *rundir.Run, to io.Writer) error {
 			}
 			if waiting && time.Since(checked) > lookMost {
 				checked = time.Now()
-				late, limit, err := s.Overdue(ctx)
+				late, limit, err := s.Overdue(asking)
 				if err == nil && late {
 					fmt.Fprintf(out, "not started within %s: it is removed\n", limit)
 					if st, err = s.GiveUp(ctx, limit, firstLine(v.last), removal); err != nil {
@@ -297,13 +302,12 @@ type kubeView struct {
 	away  time.Time
 }
 
-// lost tells of a failure to ask, once, and for how long it lasts.
-func (v *kubeView) lost(err error) time.Duration {
+// lost tells of a failure to ask, once.
+func (v *kubeView) lost(err error) {
 	if v.away.IsZero() {
 		v.away = time.Now()
 		fmt.Fprintf(v.out, "Kubernetes does not answer: %v\n", err)
 	}
-	return time.Since(v.away)
 }
 
 func (v *kubeView) show(st *rundir.Status) {
@@ -410,9 +414,7 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 		return targetError{err}
 	}
 	switch {
-	case c.Process != "" && c.Process != "driver":
-		return c.kubeErr(a, s.PodLog(a.ctx, c.Process, c.Lines, c.Follow, a.stdout))
-	case c.Process == "" && s.Object().Kind == "RayService":
+	case c.Process != "" && c.Process != "driver", c.Process == "" && s.Object().Kind == "RayService":
 		return c.kubeErr(a, c.pods(a, s))
 	case c.Follow && c.Lines >= 0:
 		b := &beginning{lastLines: lastLines{most: c.Lines}, out: a.stdout}
@@ -427,15 +429,10 @@ func (c *logsCmd) kuberay(a *app, run *rundir.Run) error {
 	return c.kubeErr(a, errors.Join(err, b.caught()))
 }
 
-// pods shows what the pods of served judges print.
+// pods shows what the pods of a run print, or one of them.
 func (c *logsCmd) pods(a *app, s *kuberay.Session) error {
-	n := &named{out: a.stdout}
-	t := kuberay.PodTail{Lines: c.Lines, Pods: n.names, Line: n.line, Lost: a.lost("Kubernetes"),
-		Note: func(pod string, err error) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", pod, err)
-		}}
+	n := &named{only: c.Process != "", out: a.stdout, notes: a.stderr}
+	t := kuberay.PodTail{Pod: c.Process, Lines: c.Lines, Pods: n.names, Line: n.line, Note: n.note, Lost: a.lost("Kubernetes")}
 	if c.Follow {
 		return s.FollowPods(a.ctx, t)
 	}
@@ -466,13 +463,10 @@ func (b *beginning) caught() error {
 
 func (c *logsCmd) kubeErr(a *app, err error) error {
 	var none *kuberay.ErrNoLog
-	switch {
-	case err == nil, a.ctx.Err() != nil: // a signal, which is the status
-		return nil
-	case errors.As(err, &none):
-		return err
+	if errors.As(err, &none) {
+		return none
 	}
-	return targetError{err}
+	return c.followed(a, err)
 }
 
 // kubeEndpoint shows where the judges of a RayService are asked.

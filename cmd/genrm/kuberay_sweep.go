@@ -56,8 +56,8 @@ type kubes struct {
 type kubeRun struct {
 	run     *rundir.Run
 	session *kuberay.Session
-	checked time.Time           // whether it is late
-	refused time.Time           // since when it cannot be asked
+	checked time.Time // whether it is late
+	refused kuberay.Refusals
 	leaving *rundir.Status      // of one that is late: it is being removed
 	removed chan *rundir.Status // how that came out
 }
@@ -79,7 +79,7 @@ func (k *kubes) status(i int) (*rundir.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.refused = time.Time{}
+	r.refused = kuberay.Refusals{}
 	if (st.State == rundir.Pending || st.State == rundir.Starting) && time.Since(r.checked) > lookMost {
 		r.checked = time.Now()
 		if late, limit, err := r.session.Overdue(k.a.ctx); err == nil && late {
@@ -93,8 +93,9 @@ func (k *kubes) status(i int) (*rundir.Status, error) {
 func (r *kubeRun) giveUp(a *app, limit time.Duration, last string) *rundir.Status {
 	r.leaving = &rundir.Status{State: rundir.Stopping, Reason: fmt.Sprintf("not started within %s: it is removed", limit)}
 	r.removed = make(chan *rundir.Status, 1)
+	ctx := a.ctx
 	go func() {
-		st, err := r.session.GiveUp(a.ctx, limit, last, removal)
+		st, err := r.session.GiveUp(ctx, limit, last, removal)
 		switch {
 		case unreachable(err):
 			st = nil
@@ -118,14 +119,10 @@ func (k *kubes) away(i int, err error) error {
 	if errors.As(err, &target) {
 		err = target.err
 	}
-	r := k.runs[i]
-	if r.refused.IsZero() {
-		r.refused = time.Now()
+	if k.runs[i].refused.Last(err) {
+		return nil
 	}
-	if unreachable(err) || time.Since(r.refused) <= kuberay.Patience {
-		return err
-	}
-	return nil
+	return err
 }
 
 func (k *kubes) words() (who, what string)    { return "Kubernetes", "RayJobs" }

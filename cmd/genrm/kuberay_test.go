@@ -32,6 +32,7 @@ type kubeAPI struct {
 	dry     bool                      // and a dry run tells
 	without string                    // path that is not there
 	breaks  int                       // so many looks at objects are not answered by Kubernetes
+	hangs   func()                    // is told of a look at an object that nobody answers
 }
 
 func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -90,6 +91,12 @@ func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case req.Method == http.MethodDelete:
 		delete(k.objects, path)
 		answer(map[string]any{})
+	case k.hangs != nil:
+		k.hangs()
+		k.mu.Unlock()
+		_, _ = io.Copy(io.Discard, req.Body) // so that its end is seen
+		<-req.Context().Done()
+		k.mu.Lock()
 	case k.breaks > 0:
 		k.breaks--
 		http.Error(w, "upstream connect error", http.StatusServiceUnavailable)
@@ -321,5 +328,31 @@ func TestKubeSweepSignal(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("it does not end")
+	}
+}
+
+// TestKubeSignalHangs: nor does Ctrl-C wait for an API server that hangs.
+func TestKubeSignalHangs(t *testing.T) {
+	for want, names := range map[string][]string{"goes on as rayjob/": {"long-a"}, "2 of 2 go on as RayJobs": {"long-a", "long-b"}} {
+		api := &kubeAPI{}
+		api.hangs = sync.OnceFunc(func() {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
+				t.Error(err)
+			}
+		})
+		dir, env := kubeEnv(t, api)
+		file := filepath.Join(dir, "sweep.cue")
+		text := strings.ReplaceAll(kubeSweep(names, false, ""), "GPUS", "4")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		all := &locked{out: new(bytes.Buffer)}
+		code := Main([]string{"launch", file, "--wait"}, strings.NewReader(""), all, all, env)
+		all.mu.Lock()
+		said := fmt.Sprint(all.out)
+		all.mu.Unlock()
+		if code != 130 || !strings.Contains(said, want) || strings.Contains(said, "does not answer") {
+			t.Errorf("exit status %d\n%s", code, said)
+		}
 	}
 }

@@ -23,7 +23,7 @@ type logsCmd struct {
 }
 
 func (logsCmd) Help() string {
-	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes: what Ray Serve logs of each, and what its process prints (out, err). On target kuberay it is the log of the driver; of a serve run what its pods print, with the name of the pod, and with -f also of pods that come later. --process POD is one pod.
+	return `Shows what the processes of a run print. Several logs are shown with the name of the process before each line. Secrets that the run refers to are hidden in them. Of a run on target ray it is what Ray keeps: the log of the driver, as it is; of a serve run the logs of the application's replicas, which Ray keeps on their nodes: what Ray Serve logs of each, and what its process prints (out, err). On target kuberay it is the log of the driver; of a serve run what its pods print, with the name of the pod, and with -f also of pods that come later, from their first line. --process POD is one pod.
 
 Examples:
 
@@ -181,10 +181,12 @@ func (f *follower) close() {
 }
 
 // named prints lines of several logs that come at the same time, each with the
-// name of its log, as [follower] does.
+// name of its log unless it is the only one, as [follower] does.
 type named struct {
-	mu    sync.Mutex
+	only  bool
 	out   io.Writer
+	notes io.Writer
+	mu    sync.Mutex
 	width int
 }
 
@@ -199,6 +201,16 @@ func (n *named) names(names []string) {
 func (n *named) line(name, line string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.only {
+		_, err := fmt.Fprintln(n.out, line)
+		return err
+	}
 	_, err := fmt.Fprintf(n.out, "%-*s | %s\n", n.width, name, line)
 	return err
+}
+
+func (n *named) note(name string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fmt.Fprintf(n.notes, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", name, err)
 }

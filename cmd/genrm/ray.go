@@ -339,7 +339,7 @@ func (c *logsCmd) ray(a *app, run *rundir.Run) error {
 			return err
 		}
 		// What is older than the last lines is passed over.
-		err = s.Follow(a.ctx, &skipping{out: a.stdout, n: ends.n - len(ends.text())}, a.lost("Ray"))
+		err = s.Follow(a.ctx, &ray.Rest{Out: a.stdout, Skip: int64(ends.n - len(ends.text()))}, a.lost("Ray"))
 		return c.followed(a, err)
 	}
 	return c.followed(a, s.Follow(a.ctx, a.stdout, a.lost("Ray")))
@@ -388,20 +388,4 @@ func last(text string, n int) string {
 		at++
 	}
 	return text[at:]
-}
-
-// skipping passes over the first n bytes.
-type skipping struct {
-	out io.Writer
-	n   int
-}
-
-func (s *skipping) Write(p []byte) (int, error) {
-	k := min(s.n, len(p))
-	s.n -= k
-	if k == len(p) {
-		return k, nil
-	}
-	n, err := s.out.Write(p[k:])
-	return k + n, err
 }

@@ -75,9 +75,12 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 	if err != nil {
 		return targetError{err}
 	}
-	signals := a.takeSignals()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx, signals, stop := a.untilSignal(context.Background())
+	defer stop()
+	leave := func(sig os.Signal) error {
+		fmt.Fprintf(a.stderr, "\n%s goes on as an application of Ray Serve; `genrm stop %s` removes it\n", run.ID, run.ID)
+		return exitStatus(128 + number(sig))
+	}
 	started := time.Now()
 	said := map[string]string{}
 	lost := a.lost("Ray")
@@ -100,6 +103,8 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 					fmt.Fprintf(out, "  %-28s  %s\n", p.Name, text)
 				}
 			}
+		case ctx.Err() != nil:
+			return leave(<-signals)
 		case errors.As(err, &gone):
 			if !away {
 				_ = lost(err) // stderr
@@ -121,8 +126,7 @@ func (c *launchCmd) awaitServe(a *app, run *rundir.Run, out io.Writer) error {
 		}
 		select {
 		case sig := <-signals:
-			fmt.Fprintf(a.stderr, "\n%s goes on as an application of Ray Serve; `genrm stop %s` removes it\n", run.ID, run.ID)
-			return exitStatus(128 + number(sig))
+			return leave(sig)
 		case <-time.After(pollJob):
 		}
 	}
@@ -286,13 +290,8 @@ func (c *logsCmd) rayServe(a *app, run *rundir.Run) error {
 	if err != nil {
 		return targetError{err}
 	}
-	n := &named{out: a.stdout}
-	t := ray.ServeTail{Process: c.Process, Lines: c.Lines, Logs: n.names, Line: n.line, Lost: a.lost("Ray"),
-		Note: func(name string, err error) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			fmt.Fprintf(a.stderr, "genrm: note: the log of %s cannot be read, and is tried again: %v\n", name, err)
-		}}
+	n := &named{out: a.stdout, notes: a.stderr}
+	t := ray.ServeTail{Process: c.Process, Lines: c.Lines, Logs: n.names, Line: n.line, Note: n.note, Lost: a.lost("Ray")}
 	show := s.Logs
 	if c.Follow {
 		show = s.FollowLogs

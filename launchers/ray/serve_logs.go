@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"genrm.dev/genrm/compiler/diag"
+	"genrm.dev/genrm/launchers/internal/stall"
 )
 
 // The logs of an application are files on the nodes of its replicas, which the
@@ -77,6 +78,7 @@ func (s *ServeSession) serveLogs(ctx context.Context, process string, k *knownLo
 	if !there || a.run() != s.run.ID && a.Status != "DELETING" { // which has no config any more
 		return nil, &errNoReplicas{s.run.ID}
 	}
+	k.unlisted = map[string]error{}
 	var out []serveLog
 	var names []string
 	if ids := modelIDs(a.Config); len(ids) > 0 {
@@ -98,10 +100,16 @@ func (s *ServeSession) serveLogs(ctx context.Context, process string, k *knownLo
 			if r.Worker == "" {
 				continue
 			}
-			if len(k.files[r.Worker]) == 0 {
-				if k.files[r.Worker], err = s.files(ctx, r.Node, "worker-"+r.Worker+"*"); err != nil {
+			if len(k.files[r.Worker]) == 0 && k.unlisted[r.Node] == nil {
+				found, err := s.files(ctx, r.Node, "worker-"+r.Worker+"*")
+				var no *answered
+				switch {
+				case errors.As(err, &no): // a node that is gone hides no other
+					k.unlisted[r.Node] = err
+				case err != nil:
 					return nil, err
 				}
+				k.files[r.Worker] = found
 			}
 			for _, f := range k.files[r.Worker] {
 				if kind := f[strings.LastIndexByte(f, '.')+1:]; kind == "out" || kind == "err" { // others are older parts of these
@@ -130,9 +138,14 @@ func (e *ErrNoProcess) Error() string { return e.what }
 
 // knownLogs is what one look finds for the next.
 type knownLogs struct {
-	files  map[string][]string // by worker
-	judges map[string]string   // by deployment: an application that is being removed has no config
+	files    map[string][]string // by worker
+	judges   map[string]string   // by deployment: an application that is being removed has no config
+	unlisted map[string]error    // nodes that did not say in this look which logs they have
 }
+
+// listing is for how many seconds Ray waits for the answer of a node, which is less
+// than it is waited for itself.
+const listing = "10"
 
 // files lists logs of a node.
 func (s *ServeSession) files(ctx context.Context, node, glob string) ([]string, error) {
@@ -141,7 +154,7 @@ func (s *ServeSession) files(ctx context.Context, node, glob string) ([]string, 
 			Result map[string][]string `json:"result"`
 		} `json:"data"`
 	}
-	q := url.Values{"node_id": {node}, "glob": {glob}}
+	q := url.Values{"node_id": {node}, "glob": {glob}, "timeout": {listing}}
 	if err := s.c.do(ctx, http.MethodGet, "/api/v0/logs?"+q.Encode(), nil, &found); err != nil {
 		return nil, err
 	}
@@ -155,12 +168,16 @@ func (s *ServeSession) files(ctx context.Context, node, glob string) ([]string, 
 
 // Logs shows the end of each log of the application's replicas.
 func (s *ServeSession) Logs(ctx context.Context, t ServeTail) error {
-	list, err := s.serveLogs(ctx, t.Process, &knownLogs{files: map[string][]string{}})
+	known := &knownLogs{files: map[string][]string{}}
+	list, err := s.serveLogs(ctx, t.Process, known)
 	if err != nil {
 		return err
 	}
 	t.Logs(logNames(list))
 	var errs []error
+	for _, node := range slices.Sorted(maps.Keys(known.unlisted)) {
+		errs = append(errs, fmt.Errorf("the logs of node %s: %w", node, known.unlisted[node]))
+	}
 	for _, l := range list {
 		_, err := s.reader(l, t, nil).catchUp(ctx, true)
 		var w *writeError
@@ -317,7 +334,7 @@ func (s *ServeSession) reader(l serveLog, t ServeTail, places chan struct{}) *se
 
 // noteAfter is for how long a log can't be read until that is told: an agent
 // starts after its dashboard.
-const noteAfter = 15 * time.Second
+var noteAfter = 15 * time.Second // shorter in a test
 
 // follow goes on with a log until gone, and then shows the rest.
 func (r *serveReader) follow(ctx context.Context, gone <-chan struct{}) error {
@@ -333,6 +350,7 @@ func (r *serveReader) follow(ctx context.Context, gone <-chan struct{}) error {
 	var failing time.Time
 	noted := false
 	for {
+		asked := time.Now()
 		have, err := r.catchUp(during, false)
 		pause := 2 * wait
 		if err == nil {
@@ -345,7 +363,7 @@ func (r *serveReader) follow(ctx context.Context, gone <-chan struct{}) error {
 				pause = 10 * wait
 			}
 		} else if failing.IsZero() {
-			failing = time.Now()
+			failing = asked
 		}
 		var w *writeError
 		var denied *Denied
@@ -362,7 +380,7 @@ func (r *serveReader) follow(ctx context.Context, gone <-chan struct{}) error {
 			return nil // the node may be gone, too
 		case errors.As(err, &denied):
 			return err
-		case errors.As(err, &no) && !noted && !failing.IsZero() && time.Since(failing) > noteAfter:
+		case (errors.As(err, &no) || errors.Is(err, errStalled)) && !noted && !failing.IsZero() && time.Since(failing) > noteAfter:
 			noted = true
 			r.t.Note(r.l.name, err)
 		}
@@ -384,8 +402,8 @@ const (
 // has at least. At the end a last line without an end is one of them.
 func (r *serveReader) begin(ctx context.Context, end bool) (have int, err error) {
 	ask := r.t.Lines
-	if ask == 0 {
-		ask = 1 // which is passed over
+	if ask >= 0 {
+		ask = max(ask, seamLeast) // more are passed over
 	}
 	lines, half, err := r.read(ctx, r.l.file, ask)
 	if err != nil {
@@ -536,7 +554,7 @@ func (r *serveReader) stream(ctx context.Context, have int) error {
 		if begin = append(begin, line); len(begin) < n {
 			return nil
 		}
-		at := r.shown.find(begin, 1)
+		at := r.shown.find(begin, max(1, min(seamLeast, n/2)))
 		if at < 0 {
 			return errApart
 		}
@@ -555,14 +573,12 @@ var errSilent = errors.New("it is silent")
 // log reads the lines of a file from the last n on (all of them for -1), and with
 // follow those that are added.
 func (s *ServeSession) log(ctx context.Context, node, file string, n int, follow bool, line func(text string, whole bool) error) error {
-	media, quiet, why := "file", stall, fmt.Errorf("it sent nothing of the log for %s", stall)
+	media, quiet, why := "file", logStall, errStalled
 	if follow {
 		media, quiet, why = "stream", serveSilence, errSilent
 	}
-	during, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	timer := time.AfterFunc(quiet, func() { cancel(why) })
-	defer timer.Stop()
+	during, awaiting, stop := stall.Watch(ctx, quiet, why)
+	defer stop()
 	q := url.Values{"node_id": {node}, "filename": {file}, "lines": {strconv.Itoa(n)}}
 	req, err := http.NewRequestWithContext(during, http.MethodGet, s.c.base+"/api/v0/logs/"+media+"?"+q.Encode(), nil)
 	if err != nil {
@@ -587,7 +603,7 @@ func (s *ServeSession) log(ctx context.Context, node, file string, n int, follow
 		}
 		return s.c.judge(resp, data, nil)
 	}
-	in := bufio.NewReader(&counting{r: resp.Body, told: func(int64) { timer.Reset(quiet) }})
+	in := bufio.NewReader(awaiting(resp.Body))
 	for {
 		text, err := in.ReadString('\n')
 		if text != "" {

@@ -28,7 +28,9 @@ type logNode struct {
 	files    map[string]*string
 	open     map[*http.Request]func() // ends a stream without its end
 	deleting bool
-	down     bool // nothing is answered
+	down     bool            // nothing is answered
+	away     map[string]bool // replicas whose node is gone
+	hangs    string          // a file that is never sent
 	streams  int
 	most     int // streams at the same time
 }
@@ -47,7 +49,11 @@ func (d *logNode) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if d.replicas != nil {
 			var replicas []any
 			for id, log := range d.replicas {
-				replicas = append(replicas, map[string]any{"replica_id": id, "state": "RUNNING", "node_id": "n", "worker_id": "w" + id, "log_file_path": "/" + log})
+				node := "n"
+				if d.away[id] {
+					node = "gone"
+				}
+				replicas = append(replicas, map[string]any{"replica_id": id, "state": "RUNNING", "node_id": node, "worker_id": "w" + id, "log_file_path": "/" + log})
 			}
 			app := declare(`{"name":"judges","route_prefix":"/judges","runtime_env":{"env_vars":{"` + varRun + `":"r-1"}},"args":{"llm_configs":[{"model_loading_config":{"model_id":"quality"}}]}}`)
 			if d.deleting {
@@ -58,6 +64,10 @@ func (d *logNode) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		}
 		send(map[string]any{"applications": apps, "controller_info": map[string]any{"node_id": "n", "log_file_path": "/serve/controller.log"}})
 	case "/api/v0/logs":
+		if q.Get("node_id") != "n" {
+			http.Error(w, "Failed to reach it within "+q.Get("timeout")+" s", http.StatusInternalServerError)
+			return
+		}
 		var found []string
 		for name := range d.files {
 			if ok, _ := path.Match(q.Get("glob"), name); ok {
@@ -69,6 +79,12 @@ func (d *logNode) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		file, n := d.files[q.Get("filename")], 0
 		if _, err := fmt.Sscan(q.Get("lines"), &n); err != nil || q.Get("node_id") != "n" || file == nil {
 			http.Error(w, "no "+q.Get("filename"), http.StatusInternalServerError)
+			return
+		}
+		if q.Get("filename") == d.hangs {
+			d.mu.Unlock()
+			<-req.Context().Done()
+			d.mu.Lock()
 			return
 		}
 		if n == 0 {
@@ -341,6 +357,62 @@ func TestServeManyLogs(t *testing.T) {
 	}
 }
 
+// TestServeFollowLogsOfGone: a node that is gone, or hangs, is told and hides no
+// other.
+func TestServeFollowLogsOfGone(t *testing.T) {
+	d := &logNode{t: t, replicas: map[string]string{"a": "serve/a.log", "b": "serve/b.log", "c": "serve/c.log"}, away: map[string]bool{"b": true}, hangs: "serve/c.log"}
+	s := d.session()
+	after, quiet := noteAfter, logStall
+	noteAfter, logStall = time.Millisecond, 20*time.Millisecond
+	t.Cleanup(func() { noteAfter, logStall = after, quiet })
+	d.files["serve/a.log"], d.files["serve/c.log"] = texts("a 1"), texts("c 1")
+	var c shownLogs
+	tail := c.tail("", 1)
+	noted := make(chan string, 9)
+	tail.Note = func(name string, err error) { noted <- name + ": " + err.Error() }
+	done := make(chan error, 1)
+	go func() { done <- s.FollowLogs(context.Background(), tail) }()
+	c.await(t, "LLMServer:quality a", "a 1")
+	notes := []string{<-noted, <-noted}
+	slices.Sort(notes)
+	if !strings.HasPrefix(notes[0], "LLMServer:quality b: Ray answers 500: no serve/b.log") || !strings.HasPrefix(notes[1], "LLMServer:quality c: ") || !strings.Contains(notes[1], "it sent nothing of the log") {
+		t.Errorf("%q", notes)
+	}
+	d.do(func() { d.replicas = nil })
+	if err := <-done; err != nil || len(c.lost) > 0 || len(noted) > 0 {
+		t.Errorf("%v, told of the dashboard: %v", err, c.lost)
+	}
+}
+
+// TestServeFollowLogsRepeating: a line that is there again and again is no place to
+// go on from.
+func TestServeFollowLogsRepeating(t *testing.T) {
+	d := &logNode{t: t, replicas: map[string]string{"a": "serve/a.log"}}
+	s := d.session()
+	const a = "LLMServer:quality a"
+	d.files["serve/a.log"] = texts("one", "")
+	var c shownLogs
+	done := make(chan error, 1)
+	tail := c.tail("", 0)
+	go func() { done <- s.FollowLogs(context.Background(), tail) }()
+	for streams := 0; streams == 0; time.Sleep(time.Millisecond) {
+		d.do(func() { streams = d.streams })
+	}
+	d.do(func() { d.breakAll(); d.add("serve/a.log", "two", "") })
+	c.await(t, a, "two")
+	d.do(func() { d.replicas = nil })
+	if err := <-done; err != nil || !slices.Equal(c.lines[a], []string{"two", ""}) {
+		t.Errorf("%q, %v", c.lines[a], err)
+	}
+	// More came than the stream begins with.
+	r := s.reader(serveLog{a, "n", "serve/a.log"}, tail, nil)
+	r.shown.add(append(count1(1, 20), ""))
+	d.do(func() { d.files["serve/a.log"] = texts(append([]string{""}, count1(100, 120)...)...) })
+	if err := r.stream(context.Background(), 22); !errors.Is(err, errApart) {
+		t.Error(err)
+	}
+}
+
 func TestServeLogs(t *testing.T) {
 	d := &logNode{t: t, replicas: map[string]string{"a": "serve/a.log", "b": ""}}
 	s := d.session()
@@ -363,6 +435,11 @@ func TestServeLogs(t *testing.T) {
 	}
 	d.replicas["c"] = "serve/c.log" // which its node does not have
 	if err := s.Logs(context.Background(), c.tail("", 1)); err == nil || !strings.Contains(err.Error(), "the log of LLMServer:quality c: Ray answers 500: no serve/c.log") || !slices.Equal(c.lines["LLMServer:quality a"], []string{"line 8"}) {
+		t.Errorf("%q, %v", c.lines, err)
+	}
+	delete(d.replicas, "c")
+	d.replicas["d"], d.replicas["e"], d.away = "", "", map[string]bool{"d": true, "e": true}
+	if err := s.Logs(context.Background(), c.tail("", 1)); err == nil || err.Error() != "the logs of node gone: Ray answers 500: Failed to reach it within 10 s" || !slices.Equal(c.lines["LLMServer:quality a"], []string{"line 8"}) {
 		t.Errorf("%q, %v", c.lines, err)
 	}
 	d.replicas = map[string]string{}

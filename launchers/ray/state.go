@@ -19,6 +19,7 @@ import (
 
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/bind"
+	"genrm.dev/genrm/launchers/internal/stall"
 	"genrm.dev/genrm/launchers/rundir"
 )
 
@@ -321,32 +322,34 @@ func (s *Session) Follow(ctx context.Context, out io.Writer, lost func(error) er
 
 // reread is copy where no stream can be had: it asks for the log as it is now.
 func (s *Session) reread(ctx context.Context, out io.Writer, skip int64) (int64, error) {
-	w := &rest{out: out, skip: skip}
+	w := &Rest{Out: out, Skip: skip}
 	err := s.Log(ctx, w)
-	if w.err != nil {
-		err = &writeError{w.err}
+	if w.Err != nil {
+		err = &writeError{w.Err}
 	}
-	return w.written(), err
+	return w.Written(), err
 }
 
-// rest writes what comes after the first skip bytes.
-type rest struct {
-	out        io.Writer
-	skip, seen int64
-	err        error // of out
+// Rest writes what comes after the first Skip bytes, of a log that begins with its
+// first byte each time.
+type Rest struct {
+	Out  io.Writer
+	Skip int64
+	Err  error // of Out
+	seen int64
 }
 
-func (w *rest) Write(p []byte) (int, error) {
-	from := max(0, min(w.skip-w.seen, int64(len(p))))
+func (w *Rest) Write(p []byte) (int, error) {
+	from := max(0, min(w.Skip-w.seen, int64(len(p))))
 	w.seen += int64(len(p))
 	if from < int64(len(p)) {
-		_, w.err = w.out.Write(p[from:])
+		_, w.Err = w.Out.Write(p[from:])
 	}
-	return len(p), w.err
+	return len(p), w.Err
 }
 
-// written is how many bytes of the log are written in all.
-func (w *rest) written() int64 { return max(w.seen, w.skip) }
+// Written is how many bytes of the log are written in all.
+func (w *Rest) Written() int64 { return max(w.seen, w.Skip) }
 
 // writeError is a failure of the reader's side.
 type writeError struct{ err error }
@@ -387,32 +390,35 @@ func (s *Session) copy(ctx context.Context, out io.Writer, skip int64) (int64, e
 			}
 		}
 	}()
-	w := &rest{out: out, skip: skip}
+	w := &Rest{Out: out, Skip: skip}
 	for {
 		_, data, err := conn.Read(ctx)
 		last.Store(time.Now().UnixNano())
 		if err != nil {
 			if websocket.CloseStatus(err) == websocket.StatusNormalClosure {
-				return w.written(), nil
+				return w.Written(), nil
 			}
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return w.written(), &Unreachable{fmt.Errorf("the log's connection broke: %w", err)}
+			return w.Written(), &Unreachable{fmt.Errorf("the log's connection broke: %w", err)}
 		}
 		if _, err := w.Write(data); err != nil {
-			return w.written(), &writeError{err}
+			return w.Written(), &writeError{err}
 		}
 	}
 }
 
+var logStall = mostStall // shorter in a test
+
+// errStalled ends a request for a log.
+var errStalled = fmt.Errorf("it sent nothing of the log for %s", mostStall)
+
 // Log writes what the job has printed up to now, as it comes: it may be longer
 // than the memory.
 func (s *Session) Log(ctx context.Context, w io.Writer) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	timer := time.AfterFunc(stall, func() { cancel(fmt.Errorf("it sent nothing of the log for %s", stall)) })
-	defer timer.Stop()
+	ctx, awaiting, stop := stall.Watch(ctx, logStall, errStalled)
+	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.c.base+"/api/jobs/"+s.job.ID+"/logs", nil)
 	if err != nil {
 		return err
@@ -436,7 +442,7 @@ func (s *Session) Log(ctx context.Context, w io.Writer) error {
 		}
 		return s.c.judge(resp, data, nil)
 	}
-	err = logText(&counting{r: resp.Body, told: func(int64) { timer.Reset(stall) }}, w)
+	err = logText(awaiting(resp.Body), w)
 	var mine *writeError
 	switch {
 	case errors.As(err, &mine):

@@ -140,8 +140,8 @@ func folders(p *plan.Plan, s *tree.Value) (l diag.List) {
 	return l
 }
 
-// stall is how long the sending of a package may make no progress.
-const stall = time.Minute
+// mostStall is how long what is sent, a package or a log, may make no progress.
+const mostStall = time.Minute
 
 // send puts a package into the cluster unless it is there. Asking for it keeps
 // it for ten minutes, in which the job has to begin; a package that nobody asked
@@ -181,12 +181,12 @@ func (c *client) send(ctx context.Context, u *upload, progress func(u Upload, se
 func (c *client) put(ctx context.Context, path string, u *upload, progress func(u Upload, sent int64)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	timer := time.AfterFunc(stall, func() {
-		cancel(fmt.Errorf("it took nothing of the package for %s", stall))
+	timer := time.AfterFunc(mostStall, func() {
+		cancel(fmt.Errorf("it took nothing of the package for %s", mostStall))
 	})
 	defer timer.Stop()
 	body := &counting{r: io.NewSectionReader(u.pack.file, 0, u.pack.size), told: func(n int64) {
-		timer.Reset(stall)
+		timer.Reset(mostStall)
 		if progress != nil {
 			progress(u.Upload, n)
 		}

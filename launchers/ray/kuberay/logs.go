@@ -18,6 +18,7 @@ import (
 
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
 
+	"genrm.dev/genrm/launchers/internal/stall"
 	"genrm.dev/genrm/launchers/ray"
 )
 
@@ -31,9 +32,25 @@ type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
 
-// Patience is how long a run that is followed may be refused: an API server that
+// patience is how long a run that is followed may be refused: an API server that
 // starts knows for some seconds neither its resources nor who may do what.
-const Patience = time.Minute
+const patience = time.Minute
+
+// Refusals tells the refusals of an API server that starts from those that last.
+type Refusals struct{ since time.Time }
+
+// Last reports, with what came of each request, whether the server has refused for
+// so long that waiting is of no use. The time in which it does not answer at all
+// does not count.
+func (r *Refusals) Last(err error) bool {
+	switch {
+	case err == nil, again(err):
+		r.since = time.Time{}
+	case r.since.IsZero():
+		r.since = time.Now()
+	}
+	return !r.since.IsZero() && time.Since(r.since) > patience
+}
 
 // lookEvery is the wait between two looks at what is not there yet, or not any
 // more.
@@ -59,14 +76,10 @@ func (s *Session) FollowOn(ctx context.Context, out io.Writer, caught func() err
 	}
 	f := &podLog{c: s.c, out: out, tail: -1}
 	broken := false
-	var failed time.Time // since when
+	var refused Refusals
 	for {
 		done, err := s.follow(ctx, f, caught == nil, lost)
-		if err == nil {
-			failed = time.Time{}
-		} else if failed.IsZero() {
-			failed = time.Now()
-		}
+		given := refused.Last(err)
 		var w *writeError
 		var none *ErrNoLog
 		switch {
@@ -78,7 +91,7 @@ func (s *Session) FollowOn(ctx context.Context, out io.Writer, caught func() err
 			return err
 		case done && err == nil && caught == nil:
 			return nil
-		case err != nil && !again(err) && !failed.IsZero() && time.Since(failed) > Patience:
+		case given:
 			return err
 		case (err != nil) != broken:
 			broken = err != nil
@@ -129,16 +142,17 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 		during, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go s.whileItRuns(during, cancel)
-		w := &after{f: f}
+		w := &ray.Rest{Out: f.out, Skip: f.done}
 		if on {
 			err = d.Follow(during, w, lost)
 		} else {
 			err = d.Log(during, w)
 		}
+		f.done = w.Written()
 		var denied *ray.Denied
 		switch {
-		case w.err != nil:
-			return true, &writeError{w.err}
+		case w.Err != nil:
+			return true, &writeError{w.Err}
 		case errors.As(err, &denied):
 			return true, &ErrNoLog{fmt.Sprintf("the log of %s is Ray's own (HTTPMode), and %s may not read it: want get on services/proxy in %s", s.run.ID, s.c.who(), s.object.Namespace)}
 		case during.Err() != nil && ctx.Err() == nil: // its Ray is gone
@@ -165,7 +179,7 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 		if f.pod != p.Name {
 			f.next(p.Name)
 		}
-		err := f.follow(ctx, s.c, p.Namespace, p.Name, SubmitterContainer, on)
+		err := f.follow(ctx, SubmitterContainer, on)
 		if status(err) == http.StatusNotFound || status(err) == http.StatusBadRequest {
 			err = nil // its pod has gone, or the container is not there yet
 		}
@@ -185,26 +199,6 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 		}
 	}
 	return over, nil
-}
-
-// after writes what Ray's own log, which comes from its first byte each time, has
-// after what was written.
-type after struct {
-	f    *podLog
-	seen int64
-	err  error // of the reader's side
-}
-
-func (w *after) Write(p []byte) (int, error) {
-	from := max(0, min(w.f.done-w.seen, int64(len(p))))
-	w.seen += int64(len(p))
-	if from < int64(len(p)) {
-		if _, w.err = w.f.out.Write(p[from:]); w.err != nil {
-			return 0, w.err
-		}
-		w.f.done = w.seen
-	}
-	return len(p), nil
 }
 
 // theRest is how long Ray's own log is asked for once the run is over: its Ray
@@ -269,6 +263,7 @@ type podLog struct {
 	ended map[string]bool
 	done  int64 // bytes that were written of Ray's own log (HTTPMode)
 	tail  int   // begin with so many of the last lines of a pod; -1 for all
+	begun bool  // of this pod, they have come: more is added to them
 
 	last time.Time // of the last line that was written
 	same int       // how many lines of that very time were
@@ -291,7 +286,7 @@ func (f *podLog) next(pod string) {
 	if len(f.now) > len(f.before) {
 		f.before = f.now
 	}
-	f.pod, f.last, f.same, f.half, f.now, f.at, f.marks = pod, time.Time{}, 0, "", nil, 0, 0
+	f.pod, f.begun, f.last, f.same, f.half, f.now, f.at, f.marks = pod, false, time.Time{}, 0, "", nil, 0, 0
 }
 
 // end writes what is left of a pod that has ended.
@@ -306,23 +301,36 @@ func (f *podLog) end() error {
 }
 
 // follow writes the log of a container from where it is.
-func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on bool) error {
+func (f *podLog) follow(ctx context.Context, name string, on bool) error {
+	during, awaiting, stop := ctx, func(r io.Reader) io.Reader { return r }, func() {}
+	if !on { // the end is near
+		during, awaiting, stop = stall.Watch(ctx, f.c.patience(), fmt.Errorf("the API server %s sent nothing of the log of %s for %s", f.c.base, f.pod, f.c.patience()))
+	}
+	defer stop()
+	gone := func(err error) error {
+		if ctx.Err() == nil && during.Err() != nil {
+			return &Unreachable{context.Cause(during)}
+		}
+		return err
+	}
 	q := url.Values{"timestamps": {"true"}, "container": {name}}
 	if on {
 		q.Set("follow", "true")
 	}
+	pass := false
 	switch {
-	case f.last.IsZero() && f.tail >= 0:
-		q.Set("tailLines", strconv.Itoa(f.tail))
 	case !f.last.IsZero():
 		q.Set("sinceTime", f.last.UTC().Truncate(time.Second).Format(time.RFC3339))
+	case f.tail >= 0 && !f.begun:
+		q.Set("tailLines", strconv.Itoa(max(f.tail, 1)))
+		pass = f.tail == 0
 	}
-	resp, err := c.send(ctx, request{method: http.MethodGet, path: "/api/v1/namespaces/" + url.PathEscape(ns) + "/pods/" + url.PathEscape(pod) + "/log", query: q, accept: "*/*"})
+	resp, err := f.c.send(during, request{method: http.MethodGet, path: f.c.in("/api/v1", "pods", f.pod, "log"), query: q, accept: "*/*"})
 	if err != nil {
-		return err
+		return gone(err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read
-	in := bufio.NewReaderSize(resp.Body, 64<<10)
+	in := bufio.NewReaderSize(awaiting(resp.Body), 64<<10)
 	var at time.Time // of the line before, and how many had it
 	same := 0
 	for {
@@ -338,6 +346,8 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 			fresh := t.After(f.last) || t.Equal(f.last) && same > f.same
 			switch {
 			case !fresh:
+			case pass:
+				f.last, f.same = t, same
 			case err != nil:
 				f.half = rest // the end of the line may come with the next connection
 			default:
@@ -348,10 +358,11 @@ func (f *podLog) follow(ctx context.Context, c *conn, ns, pod, name string, on b
 			}
 		}
 		switch {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) && during.Err() == nil: // it may be the server's answer to the end of the request
+			f.begun = true
 			return nil
 		case err != nil:
-			return c.gone(ctx, err)
+			return gone(f.c.gone(during, err))
 		}
 	}
 }
@@ -459,7 +470,7 @@ func (s *Session) Log(ctx context.Context, out io.Writer) error {
 			continue
 		}
 		f.next(pods[i].Name)
-		if err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, SubmitterContainer, false); err != nil && status(err) != http.StatusNotFound {
+		if err := f.follow(ctx, SubmitterContainer, false); err != nil && status(err) != http.StatusNotFound {
 			return unwrap(err)
 		}
 		if err := f.end(); err != nil {

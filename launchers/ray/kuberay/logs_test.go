@@ -25,7 +25,8 @@ type node struct {
 	mu     sync.Mutex
 	object map[string]any // nil: it is gone
 	pods   []*podOnNode
-	notYet func()                                // the log of a pod was asked for that has none; under the lock
+	looks  int
+	looked func(looks int)                       // before each look at the object; under the lock
 	asked  func(pod string, n int) (breaks bool) // each request to follow, after what there is was written; under the lock
 }
 
@@ -36,6 +37,7 @@ type podOnNode struct {
 	phase   string
 	lines   []string
 	follows int
+	denied  int // the status of each answer about its log
 	gone    chan struct{}
 }
 
@@ -80,6 +82,9 @@ func (n *node) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	parts := strings.Split(path, "/")
 	switch {
 	case parts[0] == "rayservices" || parts[0] == "rayjobs":
+		if n.looks++; n.looked != nil {
+			n.looked(n.looks)
+		}
 		if n.object == nil {
 			missing(404)
 			return
@@ -95,11 +100,10 @@ func (n *node) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		missing(404)
 	case len(parts) == 2:
 		send(n.pod(parts[1]).object())
+	case n.pod(parts[1]).denied > 0:
+		missing(n.pod(parts[1]).denied)
 	case !n.pod(parts[1]).started:
 		missing(400)
-		if n.notYet != nil {
-			n.notYet()
-		}
 	default:
 		p, q := n.pod(parts[1]), req.URL.Query()
 		w.Header().Set("Content-Type", "text/plain")
@@ -211,7 +215,7 @@ func TestFollowPods(t *testing.T) {
 	if err := s.FollowPods(context.Background(), c.tail(2)); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string][]string{"a": numbered("a", 4, 6), "b": {"b2", "b3"}, "c": {"c1", "c2"}}
+	want := map[string][]string{"a": numbered("a", 4, 6), "b": numbered("b", 1, 3), "c": {"c1", "c2"}}
 	for pod, lines := range want {
 		if !slices.Equal(c.lines[pod], lines) {
 			t.Errorf("%s: %q, want %q", pod, c.lines[pod], lines)
@@ -258,31 +262,86 @@ func TestPodLogs(t *testing.T) {
 			t.Errorf("%d lines: %v, %v, want %s", lines, c.lines, err, want)
 		}
 	}
-	var out strings.Builder
-	if err := s.PodLog(context.Background(), "head", 2, false, &out); err != nil || out.String() != "h8\nh9\n" {
-		t.Errorf("%q, %v", out.String(), err)
+	one := func(pod string, lines int) PodTail {
+		t := c.tail(lines)
+		t.Pod = pod
+		return t
+	}
+	if err := s.PodLogs(context.Background(), one("head", 2)); err != nil || fmt.Sprint(c.lines) != "map[head:[h8 h9]]" {
+		t.Errorf("%q, %v", c.lines, err)
 	}
 	for pod, want := range map[string]string{"worker-3": `r-1 has no pod worker-3; did you mean "worker-1" or "worker-2"?`, "quality": "r-1 has no pod quality; there are head, worker-1, worker-2"} {
-		if err := s.PodLog(context.Background(), pod, 2, false, &out); err == nil || err.Error() != want {
-			t.Errorf("%v, want %s", err, want)
+		for _, show := range []func(context.Context, PodTail) error{s.PodLogs, s.FollowPods} {
+			if err := show(context.Background(), one(pod, 2)); err == nil || err.Error() != want {
+				t.Errorf("%v, want %s", err, want)
+			}
 		}
 	}
-	// One that has not started is waited for.
-	out.Reset()
-	n.asked = func(string, int) bool { return false }
-	n.notYet = func() {
-		n.pod("worker-1").started = true
-		close(n.pod("worker-1").gone) // its stream ends
-		n.pod("worker-1").lines = []string{"1"}
+	// A node that is gone hides no other pod.
+	n.pod("head").denied = 500
+	if err := s.PodLogs(context.Background(), c.tail(1)); err == nil || !strings.Contains(err.Error(), "the log of head: ") || fmt.Sprint(c.lines) != "map[worker-2:[w2]]" {
+		t.Errorf("%q, %v", c.lines, err)
 	}
-	if err := s.PodLog(context.Background(), "worker-1", 1, true, &out); err != nil || out.String() != "1\n" {
-		t.Errorf("%q, %v", out.String(), err)
+	// What cannot be read at all ends the following of one pod.
+	n.pod("head").denied = 403
+	if err := s.FollowPods(context.Background(), one("head", 1)); status(err) != 403 || len(c.notes) > 0 {
+		t.Errorf("%v, notes about %q", err, c.notes)
 	}
-	// A pod that goes while its stream is broken ends.
-	out.Reset()
-	n.asked = func(pod string, k int) bool { n.remove(pod); return true }
-	if err := s.PodLog(context.Background(), "head", 1, true, &out); err != nil || out.String() != "h9\n" {
-		t.Errorf("%q, %v", out.String(), err)
+	n.pod("head").denied = 0
+	// One that has not started is waited for, and one that has ended is the end.
+	n.looks = 0
+	n.looked = func(looks int) {
+		if w := n.pod("worker-1"); looks > 2 && !w.started {
+			w.started, w.lines = true, numbered("w", 1, 3)
+		}
+	}
+	n.asked = func(pod string, k int) bool {
+		n.pod(pod).phase = "Succeeded"
+		return true
+	}
+	if err := s.FollowPods(context.Background(), one("worker-1", 1)); err != nil || fmt.Sprint(c.lines) != "map[worker-1:[w1 w2 w3]]" {
+		t.Errorf("%q, %v", c.lines, err)
+	}
+	// A stream that ends says nothing of its pod; one that goes while it is broken ends.
+	n.asked = func(pod string, k int) bool {
+		switch p := n.pod(pod); k {
+		case 1:
+			p.lines = numbered("h", 1, 11)
+			close(p.gone)
+		default:
+			n.pods = n.pods[1:]
+		}
+		return k > 1
+	}
+	if err := s.FollowPods(context.Background(), one("head", 1)); err != nil || fmt.Sprint(c.lines) != "map[head:[h9 h10 h11]]" {
+		t.Errorf("%q, %v", c.lines, err)
+	}
+}
+
+// TestFollowPodsBegins: what comes while the first connection is broken is no part
+// of what was there before.
+func TestFollowPodsBegins(t *testing.T) {
+	for _, there := range []int{0, 3} {
+		n := &node{t: t, object: service(), pods: []*podOnNode{{name: "a", started: true, lines: numbered("a", 1, there), gone: make(chan struct{})}}}
+		n.asked = func(_ string, k int) bool {
+			if k == 1 {
+				n.pod("a").lines = numbered("a", 1, there+4)
+				return true
+			}
+			n.object = nil
+			return false
+		}
+		s := n.session("RayService")
+		for _, lines := range []int{0, 1} {
+			n.object, n.pod("a").lines, n.pod("a").follows = service(), numbered("a", 1, there), 0
+			var c collected
+			if err := s.FollowPods(context.Background(), c.tail(lines)); err != nil {
+				t.Fatal(err)
+			}
+			if want := numbered("a", max(1, there-lines+1), there+4); !slices.Equal(c.lines["a"], want) {
+				t.Errorf("%d lines of %d: %q, want %q", lines, there, c.lines["a"], want)
+			}
+		}
 	}
 }
 
@@ -367,5 +426,54 @@ func TestFollowOnRay(t *testing.T) {
 	}, func(err error) error { return err })
 	if want := "one\ntwo\n--\nthree\n"; err != nil || out.String() != want {
 		t.Errorf("%q, %v, want %q", out.String(), err, want)
+	}
+}
+
+// TestRefusalsLast: an API server that was away for long has as much time to start as
+// any other.
+func TestRefusalsLast(t *testing.T) {
+	away, no := &Unreachable{errors.New("away")}, errors.New("forbidden")
+	ago := time.Now().Add(-2 * patience)
+	for name, c := range map[string]struct {
+		since time.Time
+		err   error
+		last  bool
+		kept  bool
+	}{
+		"the first": {time.Time{}, no, false, true}, "lasts": {ago, no, true, true}, "away": {ago, away, false, false}, "answers": {ago, nil, false, false},
+	} {
+		r := Refusals{c.since}
+		if last := r.Last(c.err); last != c.last || r.since.IsZero() == c.kept {
+			t.Errorf("%s: %v, since %s", name, last, r.since)
+		}
+	}
+}
+
+// TestPodLogHangs: the log of a node that is gone, which has been begun or not.
+func TestPodLogHangs(t *testing.T) {
+	for _, begun := range []string{"2026-01-02T03:04:05Z a1\n", ""} {
+		c := dial(t, func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			if begun != "" {
+				_, _ = io.WriteString(w, begun)
+				w.(http.Flusher).Flush()
+			}
+			<-req.Context().Done()
+		})
+		var out strings.Builder
+		f := &podLog{c: c, out: &out, tail: -1}
+		f.next("a")
+		err := f.follow(context.Background(), "first", false)
+		if !again(err) || !strings.Contains(err.Error(), "sent nothing of the log of a for 300ms") {
+			t.Error(err)
+		}
+		if want := begun[strings.IndexByte(begun, ' ')+1:]; out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := f.follow(ctx, "first", false); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
 }

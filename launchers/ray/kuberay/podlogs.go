@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -21,44 +20,10 @@ import (
 
 // What the pods of a run print, of the first container of each, which is Ray's.
 
-// PodLog writes the last lines that a pod of the run has printed (-1: all that
-// its node keeps), and with on goes on with it until its container
-// ends, and waits for one that has not started.
-func (s *Session) PodLog(ctx context.Context, pod string, lines int, on bool, out io.Writer) error {
-	pods, _, err := s.now(ctx)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == pod })
-	if i < 0 {
-		names := podNames(pods)
-		hint := diag.DidYouMean(pod, names)
-		if hint == "" {
-			hint = "there are " + orElse(strings.Join(names, ", "), "none")
-		}
-		return &ErrNoLog{fmt.Sprintf("%s has no pod %s; %s", s.run.ID, pod, hint)}
-	}
-	f := &podLog{c: s.c, out: out, tail: lines}
-	f.next(pod)
-	for first := true; ; first = false {
-		err := f.follow(ctx, s.c, s.object.Namespace, pod, ofRay(&pods[i]), on)
-		switch {
-		case !first && status(err) == http.StatusNotFound: // its pod went while the connection was broken
-			return unwrap(f.end())
-		case !on || !again(err) && status(err) != http.StatusBadRequest: // which it is until the container has started
-			return unwrap(errors.Join(err, f.end()))
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(lookAgain):
-		}
-	}
-}
-
-// PodTail is how the logs of all pods are shown. Its functions may be called at
-// the same time, but Line for one pod only in turn.
+// PodTail is how the logs of pods are shown. Its functions may be called at the
+// same time, but Line for one pod only in turn.
 type PodTail struct {
+	Pod   string                       // only this one; "": all
 	Lines int                          // begin with so many of each pod's last lines; -1 for all that its node keeps
 	Pods  func(names []string)         // is told which pods there are, whenever they are looked at
 	Line  func(pod, line string) error // without the line's end
@@ -66,52 +31,83 @@ type PodTail struct {
 	Lost  func(err error) error        // as of [Session.Follow]
 }
 
-// PodLogs shows the end of what each pod of the run has printed. A pod that has
+// chosen are the pods that are shown.
+func (s *Session) chosen(t PodTail, pods []corev1.Pod) ([]corev1.Pod, error) {
+	if t.Pod == "" {
+		return pods, nil
+	}
+	if i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == t.Pod }); i >= 0 {
+		return pods[i : i+1], nil
+	}
+	names := podNames(pods)
+	hint := diag.DidYouMean(t.Pod, names)
+	if hint == "" {
+		hint = "there are " + orElse(strings.Join(names, ", "), "none")
+	}
+	return nil, &ErrNoLog{fmt.Sprintf("%s has no pod %s; %s", s.run.ID, t.Pod, hint)}
+}
+
+// PodLogs shows the end of what the pods of the run have printed. A pod that has
 // not started has nothing to show.
 func (s *Session) PodLogs(ctx context.Context, t PodTail) error {
 	pods, _, err := s.now(ctx)
+	if err == nil {
+		pods, err = s.chosen(t, pods)
+	}
 	if err != nil {
 		return err
 	}
 	t.Pods(podNames(pods))
+	var errs []error
 	for i := range pods {
 		f := s.tail(pods[i].Name, t)
-		if err := f.follow(ctx, s.c, s.object.Namespace, pods[i].Name, ofRay(&pods[i]), false); err != nil && !noLog(err) {
-			return unwrap(err)
+		err := f.follow(ctx, ofRay(&pods[i]), false)
+		if e := f.end(); err == nil || noLog(err) {
+			err = e
 		}
-		if err := f.end(); err != nil {
-			return unwrap(err)
+		var w *writeError
+		switch {
+		case errors.As(err, &w):
+			return w.err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil: // one node that is gone hides no other
+			errs = append(errs, fmt.Errorf("the log of %s: %w", pods[i].Name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // FollowPods is [Session.PodLogs] that goes on until the run has ended or is
-// gone, or ctx is done. Pods that come later join, one that goes ends. A
-// connection that breaks loses and doubles no line.
+// gone, the one pod is, or ctx is done. Pods that start or come later join, with
+// all that they print; one that goes ends. A connection that breaks loses and
+// doubles no line.
 func (s *Session) FollowPods(ctx context.Context, t PodTail) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()                    // before the readers are waited for
-	failed := make(chan error, 1)     // of a reader
+	ends := make(chan error, 1)       // the failure of a reader, or the end of the only one
 	over := make(chan struct{})       // the run has ended
 	followed := map[string]struct{}{} // by UID: a pod's name may come again
-	var away time.Time                // since when nothing is known
-	for first := true; ; first = false {
+	away := false                     // nothing is known
+	var refused Refusals
+	for seen := false; ; {
 		pods, ended, err := s.now(ctx)
+		if err == nil {
+			pods, err = s.chosen(t, pods)
+		}
+		given := refused.Last(err)
 		var none *ErrNoLog
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.As(err, &none) && !first:
+		case errors.As(err, &none) && seen:
 			ended, err = true, nil
-		case errors.As(err, &none), err != nil && !again(err) && (first || !away.IsZero() && time.Since(away) > Patience):
+		case errors.As(err, &none), given, err != nil && !again(err) && !seen:
 			return err
-		case (err != nil) == away.IsZero():
-			if away = (time.Time{}); err != nil {
-				away = time.Now()
-			}
+		case (err != nil) != away:
+			away = err != nil
 			if err := t.Lost(err); err != nil {
 				return err
 			}
@@ -125,10 +121,15 @@ func (s *Session) FollowPods(ctx context.Context, t PodTail) error {
 				continue
 			}
 			followed[string(p.UID)] = struct{}{}
+			f := s.tail(p.Name, t)
+			if seen {
+				f.tail = -1
+			}
 			all.Go(func() {
-				if err := s.followPod(ctx, p, t, over); err != nil && ctx.Err() == nil {
+				err := s.followPod(ctx, f, p, t, over)
+				if ctx.Err() == nil && (err != nil || t.Pod != "") {
 					select {
-					case failed <- unwrap(err):
+					case ends <- unwrap(err):
 					default: // the first is enough
 					}
 				}
@@ -138,14 +139,15 @@ func (s *Session) FollowPods(ctx context.Context, t PodTail) error {
 			close(over)
 			all.Wait()
 			select {
-			case err := <-failed:
+			case err := <-ends:
 				return err
 			default:
 				return nil
 			}
 		}
+		seen = seen || err == nil
 		select {
-		case err := <-failed:
+		case err := <-ends:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -156,8 +158,7 @@ func (s *Session) FollowPods(ctx context.Context, t PodTail) error {
 
 // followPod shows the log of a pod until that is gone, or has ended. At the end
 // of the run it shows the rest.
-func (s *Session) followPod(ctx context.Context, p *corev1.Pod, t PodTail, over <-chan struct{}) error {
-	f := s.tail(p.Name, t)
+func (s *Session) followPod(ctx context.Context, f *podLog, p *corev1.Pod, t PodTail, over <-chan struct{}) error {
 	during, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -169,20 +170,26 @@ func (s *Session) followPod(ctx context.Context, p *corev1.Pod, t PodTail, over 
 	}()
 	noted := false
 	for {
-		err := f.follow(during, s.c, s.object.Namespace, p.Name, ofRay(p), true)
+		on := f.begun || f.tail < 0 // its end first, since a stream does not tell where that was
+		err := f.follow(during, ofRay(p), on)
 		var w *writeError
 		switch {
+		case err == nil && !on:
+			continue
 		case errors.As(err, &w):
 			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case during.Err() != nil:
-			err := f.follow(ctx, s.c, s.object.Namespace, p.Name, ofRay(p), false)
+			err := f.follow(ctx, ofRay(p), false)
 			if errors.As(err, &w) {
 				return err
 			}
 			return f.end() // of a run that has ended the pods may be gone, and their node
-		case err != nil && !noLog(err) && !again(err) && !noted:
+		case err == nil, noLog(err), again(err), noted:
+		case t.Pod != "" && !on: // nothing was shown, and nothing else is
+			return err
+		default:
 			noted = true
 			t.Note(p.Name, err)
 		}
