@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
-	"sigs.k8s.io/yaml"
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/image"
@@ -369,7 +368,7 @@ func (b *builder) service() error {
 			deploy[field] = v
 		}
 	}
-	config, err := yaml.Marshal(deploy)
+	config, err := asYAML(deploy)
 	if err != nil {
 		return err
 	}

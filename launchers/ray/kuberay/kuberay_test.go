@@ -507,10 +507,16 @@ func TestDerivedNames(t *testing.T) {
 	}
 }
 
+// odd are texts that YAML reads as something else, or refuses, as they are.
+const odd = `labels: {a: "yes", b: "1e3", c: "", d: "No", e: "0x1f", f: "1_000", y: "y", "no": "n"}, annotations: {` +
+	`a: "on", b: " x ", c: "a\nb\n---\nc", d: "---", e: "~", f: "\u2028x\u0085y\u0085\u0085z", g: "#c", h: "a: b", i: "\t", j: "\u001b[31m", k: "1:30", l: "'\"\\n", m: "\r\n",` +
+	`n: "<<", o: "=", p: "!!str a", q: "*a", r: "%@|>-", s: "\ufeff", t: "\u007f\u0080\u009f", u: "\ufffe\uffff", v: "\n\n x\n\n", w: "é😀\u2029"}`
+
 // TestRoundTrip: what is written is read by a strict decoder of the operator's
 // types, and says the same.
 func TestRoundTrip(t *testing.T) {
-	for name, src := range map[string]string{"job": relax(""), "rich job": relax(rich), "service": serve(""), "rich service": serve(rich), "sidecar": relax(`submissionMode: "SidecarMode"`), "own services": serve(`serve_service: annotations: "a/b": "c", upgrade_strategy: "None", cluster_deletion_delay: 5`)} {
+	for name, src := range map[string]string{"job": relax(""), "rich job": relax(rich), "service": serve(""), "rich service": serve(rich), "sidecar": relax(`submissionMode: "SidecarMode"`), "own services": serve(`serve_service: annotations: "a/b": "c", upgrade_strategy: "None", cluster_deletion_delay: 5`),
+		"what YAML takes for something else": serve(odd + `, serve_service: {` + odd + `}`), "that of a job": relax(odd + `, env: {A: "\u007f\u0085\u2028\ufffe"}`)} {
 		t.Run(name, func(t *testing.T) {
 			p := accepted(t, src)
 			o := built(t, p, testRun)
