@@ -340,8 +340,8 @@ func nameSet(v *tree.Value) map[string]bool {
 // unknown reports a member that the struct does not have; taken are the names
 // that are there, which a misspelt one can't mean.
 func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken map[string]bool) {
-	if f.Name == secretText {
-		return // reported when the literal was found
+	if f.Name == secretText || redisPassword.MatchString(f.Name) && redacted(f.Value) {
+		return // reported when the literal was found, with how to write it
 	}
 	path := tree.Join(v.Path, f.Name)
 	if len(s.Fields) == 0 && len(s.Patterns) > 0 {
