@@ -811,6 +811,7 @@ func TestRules(t *testing.T) {
 		{"suspend without shutdown", relax("suspend: true, shutdown_after_finish: false"), []string{"GRM8415 kuberay.shutdown_after_finish"}},
 		{"a queue without shutdown", relax(`queue: "q", shutdown_after_finish: false`), []string{"GRM8415 kuberay.shutdown_after_finish"}},
 		{"a queue and autoscaling", relax(`queue: "q", autoscaling: {min: 1, max: 1}`), []string{"GRM8415 kuberay.autoscaling"}},
+		{"more than 32 bits", relax(`autoscaling: {min: 4294967296, max: 4294967297, idle_timeout: 4294967296}, entrypoint_num_cpus: 1e300`), []string{"GRM2004 kuberay.autoscaling.idle_timeout", "GRM2004 kuberay.autoscaling.max", "GRM2004 kuberay.autoscaling.min", "GRM2004 kuberay.entrypoint_num_cpus"}},
 		{"bounds the wrong way round", relax(`autoscaling: {min: 2, max: 1}`), []string{"GRM8416 kuberay.autoscaling.max"}},
 		{"a mount of nothing", relax(`volumes: [{name: "models", emptyDir: {}}], volume_mounts: [{name: "model", mountPath: "/m"}, {name: "models", mountPath: "/dev/shm"}]`), []string{"GRM8417 kuberay.volume_mounts[0].name", "GRM8417 kuberay.volume_mounts[1].mountPath"}},
 		{"our volume", relax(`volumes: [{name: "genrm", emptyDir: {}}]`), []string{"GRM8417 kuberay.volumes[0].name"}},
