@@ -132,8 +132,13 @@ func (b *builder) names() {
 		b.add("GRM8402", diag.Error, "name", fmt.Sprintf("%s is no name for a %s", name, kind),
 			became+"Names of Ray objects begin with a letter, end with a letter or digit, and hold nothing but letters, digits and dashes.", remedy)
 	case len(name)+suffix > maxName:
+		detail := fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName)
+		if p.Workload == plan.Serve { // the object has no suffix, but a label of it
+			id := len(anyRun) + 1
+			detail = fmt.Sprintf("%d characters + %d for the run's id = %d > %d, which is what a label holds: the object is found by that of its run.", len(name), id, len(name)+id, validation.LabelValueMaxLength)
+		}
 		b.add("GRM8401", diag.Error, "name", fmt.Sprintf("the name is too long for a %s by %d", kind, len(name)+suffix-maxName),
-			fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName),
+			detail,
 			fmt.Sprintf("use a name of at most %d characters", maxName-suffix))
 	}
 	if q, ok := b.s.Field("queue").AsString(); ok && len(q) > validation.LabelValueMaxLength {
@@ -755,6 +760,11 @@ func (b *builder) tell() []plan.Fact {
 	pods := "no workers"
 	if s.workers > 0 {
 		pods = fmt.Sprintf("%s with %s each", need.Count(s.workers, "worker"), need.Count(s.perWorker, "GPU"))
+	}
+	if auto := b.s.Field("autoscaling"); auto.OK() && s.perWorker > 0 {
+		low, _ := auto.Field("min").AsInt()
+		high, _ := auto.Field("max").AsInt()
+		pods = fmt.Sprintf("%d to %s with %s each, at first %d", low, need.Count(int(high), "worker"), need.Count(s.perWorker, "GPU"), s.workers)
 	}
 	add("kuberay", "%s %s: a head with %s, %s", kind, ray.ObjectName(p.Name), head, pods)
 	if idle := s.gpus + s.workers*s.perWorker - s.used; s.workers > 0 && idle > 0 && s.used > 0 && (s.first || s.gpus == 0) {
