@@ -375,7 +375,7 @@ func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken m
 		}
 	}
 	where := lastName(v.Path)
-	if v.Path == "" {
+	if name, rest := diag.SplitExperiment(v.Path); v.Path == "" || name != "" && rest == "" {
 		where = "an experiment"
 	}
 	c.add("GRM2001", f.Pos, path, fmt.Sprintf("unknown field %q in %s", f.Name, where), "", remedy)

@@ -142,6 +142,24 @@ relax: {
 	}
 }
 
+// TestSweepWords: what is wrong in one way in every experiment of a sweep is told
+// once, by its path within the experiment.
+func TestSweepWords(t *testing.T) {
+	text := `_base: {target: "kuberay", kuberay: {imag: "i:1", head_gpus: "1"}, serve: instances: a: {engine: "sim", constant: "1"}, slurn: {}}
+experiments: {a: _base, "b.c": _base}
+`
+	r := compileText(t, text)
+	var shown strings.Builder
+	if err := r.Diagnostics.Text(&shown, diag.TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`unknown field "imag" in kuberay` + "\n", "kuberay.head_gpus wants", `unknown field "slurn" in an experiment` + "\n"} {
+		if strings.Count(shown.String(), want) != 1 || strings.Contains(shown.String(), ": experiments.") {
+			t.Errorf("%s not once in\n%s", want, &shown)
+		}
+	}
+}
+
 // TestSecretsOfKubernetes: what a secret is to be in the block of Kubernetes,
 // which has references of its own.
 func TestSecretsOfKubernetes(t *testing.T) {
