@@ -133,11 +133,6 @@ func (b *builder) pods() shape {
 	p, c := b.p, b.p.Cluster
 	var s shape
 	s.used = need.GPUs(p)
-	if p.Workload == plan.Gym {
-		for _, i := range p.Instances {
-			s.used += i.Value.NumGPUs
-		}
-	}
 	n := c.NodesNeeded
 	stated := p.Positions["cluster.nodes"].IsValid()
 	if p.Workload == plan.Gym && stated {

@@ -88,6 +88,12 @@ func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
 	b.startParams()
 	b.autoscaling()
 	b.kueue()
+	if key := need.DriverGPU(p); key != "" && b.shape.gpus == 0 {
+		if g, _ := b.s.Field("entrypoint_num_gpus").AsFloat(); g == 0 {
+			b.add("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the head, which has none", ray.DriverGPU(key)+" The driver runs on the head.",
+				"write kuberay: head_gpus: 1, or as many as a worker has: the head is the first of the nodes then")
+		}
+	}
 	if p.Workload == plan.Serve {
 		for _, f := range jobOnly {
 			if b.s.Field(f).OK() {

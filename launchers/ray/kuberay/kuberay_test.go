@@ -267,6 +267,8 @@ func TestBuildShape(t *testing.T) {
 		{"a GPU for the driver, by the template", relax(`head: spec: containers: [{name: "ray-head", resources: limits: "nvidia.com/gpu": 1}]`), 1, 1, 8},
 		{"served judges", serve(""), 0, 1, 4},
 		{"no GPU at all", gym, 0, 0, 0},
+		{"a vLLM of Gym's on half a node", "name: \"g\"\nkuberay: {" + imageField + "}\ncluster: gpus_per_node: 8\n" + gymVLLM(4), 0, 1, 4},
+		{"a vLLM of Gym's, and a GPU for the driver", "name: \"g\"\nkuberay: {head_gpus: 1, entrypoint_num_gpus: 1, " + imageField + "}\ncluster: gpus_per_node: 8\n" + gymVLLM(4), 1, 1, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, l := compile(t, c.src)
@@ -906,6 +908,26 @@ func TestRules(t *testing.T) {
 				t.Errorf("got  %q\nwant %q\n%+v", got, c.want, l)
 			}
 		})
+	}
+}
+
+// gymVLLM is a gym run with a vLLM of so many GPUs.
+func gymVLLM(gpus int) string {
+	return fmt.Sprintf(`gym: config: judge: responses_api_models: local_vllm_model: {
+	entrypoint: "app.py", model: "/models/judge", return_token_id_information: false, uses_reasoning_parser: false
+	vllm_serve_env_vars: VLLM_RAY_DP_PACK_STRATEGY: "strict", vllm_serve_kwargs: {data_parallel_size: 1, tensor_parallel_size: %d, pipeline_parallel_size: 1}
+}
+`, gpus)
+}
+
+// TestDriverGPU: the driver of a gym run with a vLLM of its own wants a GPU on the
+// head, which has none unless it is given one.
+func TestDriverGPU(t *testing.T) {
+	for block, want := range map[string]bool{"": true, "head_gpus: 0": true, "head_gpus: 1": false, "head_gpus: 8": false, "entrypoint_num_gpus: 1, head_gpus: 1": false} {
+		_, l := compile(t, "name: \"g\"\nkuberay: {"+imageField+block+"}\ncluster: gpus_per_node: 8\n"+gymVLLM(4))
+		if got := slices.ContainsFunc(l, func(d diag.Diagnostic) bool { return d.Code == "GRM8308" && d.Path == "gym.config.judge" }); got != want || l.HasErrors() {
+			t.Errorf("%s: %+v", block, l)
+		}
 	}
 }
 
