@@ -176,6 +176,7 @@ func TestSecretsOfKubernetes(t *testing.T) {
 		`gcs_fault_tolerance: {redis_address: "r:1", redisPassword: {value: "hunter2"}}`:     `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
 		`gcs_fault_tolerance: {redis_address: "r:1", redisPassword: "hunter2"}`:              `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
 		`gcs_fault_tolerance: {redis_address: "r:1", redis_pasword: "hunter2"}`:              `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`env: {REDIS_PASSWORD_FILE: "/run/redis", REDIS_PASS: "hunter2"}`:                    `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
 		// Where there are no references.
 		`labels: "a.example/password": "hunter2 !"`:                     `by kuberay: secrets: NAME: {name: "…", key: "…"}`,
 		`serve_service: annotations: "a.example/api-key": "hunter2"`:    `by kuberay: secrets: NAME: {name: "…", key: "…"}`,

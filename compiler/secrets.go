@@ -34,10 +34,10 @@ func notSecret(s string) bool {
 
 // redisPassword matches the names under which the password of Ray's Redis is
 // known: here, to the operator (redisPassword), and to ray start, misspelt or not.
-var redisPassword = regexp.MustCompile(`(?i)^redis[_-]?pa?s`)
+var redisPassword = regexp.MustCompile(`(?i)^redis[_-]?pa?s[a-z]{0,7}$`)
 
 // redisValue matches a line with the operator's way to state that password.
-var redisValue = regexp.MustCompile(`(?i)\bredis[_-]?pa?s[a-z_-]*"?\s*[:?!]+\s*\{?[^}]*\bvalue"?\s*[:?!]`)
+var redisValue = regexp.MustCompile(`(?i)\bredis[_-]?pa?s[a-z]{0,7}"?\s*[:?!]+\s*\{?[^}]*\bvalue"?\s*[:?!]`)
 
 // holdsSecret reports whether a text in a field is a secret by the names of the
 // field, which is the last, and of those around it.
