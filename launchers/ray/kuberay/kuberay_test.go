@@ -385,12 +385,14 @@ func TestOperator(t *testing.T) {
 }
 
 // TestTold: the plan tells where the state of the head is kept, and whose it is, and
-// how many workers there may be.
+// how many workers there may be, and where secrets come from.
 func TestTold(t *testing.T) {
 	for _, c := range []struct{ src, path, want string }{
 		{serve(`gcs_fault_tolerance: redis_address: "redis:6379"`), "kuberay.gcs_fault_tolerance", "the Redis at redis:6379 keeps the state of the head, for each Ray cluster by itself"},
 		{serve(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "ns"}`), "kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at redis:6379 keeps the state of the head as ns, which the old and the new Ray cluster share while the RayService is upgraded, and whoever else names it"},
 		{relax(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "ns"}`), "kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at redis:6379 keeps the state of the head as ns, which every run that names it shares, and each try of this one"},
+		{serve("") + "\nserve: instances: quality: env: HF_TOKEN: env: \"T\"\n", "serve.instances.quality.env.HF_TOKEN", "its replicas read it from T of their pods: kuberay.secrets, a template or the image must set it"},
+		{serve(`secrets: T: {name: "n", key: "k"}`) + "\nserve: instances: quality: env: HF_TOKEN: env: \"T\"\n", "serve.instances.quality.env.HF_TOKEN", "its replicas read it from T of their pods, where kuberay.secrets sets it"},
 		{serve(`autoscaling: {min: 0, max: 4}`), "kuberay", "RayService judges: a head with no GPU, 0 to 4 workers with 4 GPUs each, at first 1"},
 	} {
 		if p := accepted(t, c.src); !slices.Contains(p.Facts, plan.Fact{Path: c.path, Text: c.want}) {
