@@ -340,8 +340,8 @@ func nameSet(v *tree.Value) map[string]bool {
 // unknown reports a member that the struct does not have; taken are the names
 // that are there, which a misspelt one can't mean.
 func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken map[string]bool) {
-	if f.Name == secretText {
-		return // reported when the literal was found
+	if f.Name == secretText || redisPassword.MatchString(f.Name) && redacted(f.Value) {
+		return // reported when the literal was found, with how to write it
 	}
 	path := tree.Join(v.Path, f.Name)
 	if len(s.Fields) == 0 && len(s.Patterns) > 0 {
@@ -375,7 +375,7 @@ func (c *checker) unknown(v *tree.Value, f tree.Field, s *schema.Struct, taken m
 		}
 	}
 	where := lastName(v.Path)
-	if v.Path == "" {
+	if name, rest := diag.SplitExperiment(v.Path); v.Path == "" || name != "" && rest == "" {
 		where = "an experiment"
 	}
 	c.add("GRM2001", f.Pos, path, fmt.Sprintf("unknown field %q in %s", f.Name, where), "", remedy)

@@ -501,10 +501,14 @@ func numberText(v cue.Value) string {
 	return strings.ToLower(string(data))
 }
 
-// lastName names a value in a sentence.
+// lastName names a value in a sentence: by its path within its experiment, so that
+// what is wrong in many experiments of a sweep in one way is said in the same words.
 func lastName(path string) string {
 	if path == "" {
 		return "the file"
+	}
+	if _, rest := diag.SplitExperiment(path); rest != "" {
+		return rest
 	}
 	return path
 }

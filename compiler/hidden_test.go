@@ -142,6 +142,24 @@ relax: {
 	}
 }
 
+// TestSweepWords: what is wrong in one way in every experiment of a sweep is told
+// once, by its path within the experiment.
+func TestSweepWords(t *testing.T) {
+	text := `_base: {target: "kuberay", kuberay: {imag: "i:1", head_gpus: "1"}, serve: instances: a: {engine: "sim", constant: "1"}, slurn: {}}
+experiments: {a: _base, "b.c": _base}
+`
+	r := compileText(t, text)
+	var shown strings.Builder
+	if err := r.Diagnostics.Text(&shown, diag.TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`unknown field "imag" in kuberay` + "\n", "kuberay.head_gpus wants", `unknown field "slurn" in an experiment` + "\n"} {
+		if strings.Count(shown.String(), want) != 1 || strings.Contains(shown.String(), ": experiments.") {
+			t.Errorf("%s not once in\n%s", want, &shown)
+		}
+	}
+}
+
 // TestSecretsOfKubernetes: what a secret is to be in the block of Kubernetes,
 // which has references of its own.
 func TestSecretsOfKubernetes(t *testing.T) {
@@ -152,9 +170,24 @@ func TestSecretsOfKubernetes(t *testing.T) {
 		`env: REDIS_PASSWORD: "hunter2"`:                                         `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
 		`head_ray_start_params: "redis-password": "hunter2"`:                     `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
 		`gcs_fault_tolerance: redis_address: "redis://:hunter2@r:1"`:             `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
-		`gcs_fault_tolerance: redis_address: "redis://ray:hunter2@r:1"`:          `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		// As the operator has it, and misspelt.
+		`gcs_fault_tolerance: {redis_address: "r:1", redis_password: {value: "hunter2"}}`:    `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: {redis_address: "r:1", redis_password: value: "hun" + "ter2"}`: `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: {redis_address: "r:1", redisPassword: {value: "hunter2"}}`:     `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: {redis_address: "r:1", redisPassword: "hunter2"}`:              `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: {redis_address: "r:1", redis_pasword: "hunter2"}`:              `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		`env: {REDIS_PASSWORD_FILE: "/run/redis", REDIS_PASS: "hunter2"}`:                    `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
+		// Where there are no references.
+		`labels: "a.example/password": "hunter2 !"`:                     `by kuberay: secrets: NAME: {name: "…", key: "…"}`,
+		`serve_service: annotations: "a.example/api-key": "hunter2"`:    `by kuberay: secrets: NAME: {name: "…", key: "…"}`,
+		`gcs_fault_tolerance: redis_address: "redis://ray:hunter2@r:1"`: `kuberay: gcs_fault_tolerance: redis_password: {name: "…", key: "…"}`,
 	} {
-		r := compileText(t, "name: \"a\"\nkuberay: {image: \"i:1\", "+field+"}\n"+`serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1}`+"\n")
+		text := "name: \"a\"\nkuberay: {image: \"i:1\", " + field + "}\n" + `serve: instances: a: {engine: "vllm", model_path: "/m", num_gpus: 1}` + "\n"
+		r := compileText(t, text)
+		var shown strings.Builder
+		if err := r.Diagnostics.Text(&shown, diag.TextOptions{Source: func(string) ([]byte, error) { return []byte(text), nil }, Hide: compiler.LooksSecret}); err != nil || strings.Contains(shown.String(), "hunter2") {
+			t.Errorf("%s: %v\n%s", field, err, &shown)
+		}
 		if len(r.Diagnostics) != 1 || r.Diagnostics[0].Code != "GRM1008" || !strings.HasSuffix(r.Diagnostics[0].Remedy, want) || strings.Contains(fmt.Sprintf("%+v", r.Diagnostics), "hunter2") {
 			t.Errorf("%s: %+v", field, r.Diagnostics)
 		}

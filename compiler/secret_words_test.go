@@ -20,6 +20,7 @@ func TestSecretWords(t *testing.T) {
 		{`{"setup": ["HF_TOKEN=\"hunter2\" run"]}`, "HF_TOKEN"},
 		{`{"ref_actor_config": "{\"api_key\": \"hunter2\"}"}`, "api_key"},
 		{`{"openai_api_key": "${oc.env:KEY,hunter2}"}`, "openai_api_key"},
+		{`{"overrides": {"policy_model.api_key": "${oc.env:KEY,hunter2}"}}`, "policy_model.api_key"},
 		{`{"extra_args": ["--wandb-key", "--other"]}`, ""},
 		{`{"extra_args": ["--api-key", "EMPTY"]}`, ""},
 		{`{"extra_args": ["--name", "hunter2"]}`, ""},

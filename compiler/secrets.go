@@ -21,8 +21,9 @@ import (
 // JSON Web Tokens, private keys, and passwords in URLs.
 var tokenLike = regexp.MustCompile(`\b(sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|nvapi-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+)|-----BEGIN [A-Z ]*PRIVATE KEY-----|://[^/\s:@{}$]*:[^/\s@{}$]+@`)
 
-// secretName matches names of fields and variables whose value is a secret.
-var secretName = regexp.MustCompile(`(?i)(^|[_-])(api[_-]?key|password|passwd|secret|secret[_-]key|access[_-]key|wandb[_-]key|hf[_-]token|auth[_-]?token|access[_-]token|bearer[_-]token|github[_-]token)$|^(proxy-)?authorization$|^cookie$|^[A-Z0-9_]+_TOKEN$`)
+// secretName matches names of fields and variables whose value is a secret, behind
+// a path or the prefix of an annotation, too.
+var secretName = regexp.MustCompile(`(?i)(^|[_./-])(api[_-]?key|password|passwd|secret|secret[_-]key|access[_-]key|wandb[_-]key|hf[_-]token|auth[_-]?token|access[_-]token|bearer[_-]token|github[_-]token)$|^(proxy-)?authorization$|^cookie$|^[A-Z0-9_]+_TOKEN$`)
 
 // notSecret reports whether a text in a secret field is none: OmegaConf
 // interpolations, the customary placeholders, and the empty text.
@@ -32,8 +33,19 @@ func notSecret(s string) bool {
 }
 
 // redisPassword matches the names under which the password of Ray's Redis is
-// known: here, to the operator, and to ray start.
-var redisPassword = regexp.MustCompile(`(?i)^redis[_-]password$`)
+// known: here, to the operator (redisPassword), and to ray start, misspelt or not.
+var redisPassword = regexp.MustCompile(`(?i)^redis[_-]?pa?s[a-z]{0,7}$`)
+
+// redisValue matches a line with the operator's way to state that password.
+var redisValue = regexp.MustCompile(`(?i)\bredis[_-]?pa?s[a-z]{0,7}"?\s*[:?!]+\s*\{?[^}]*\bvalue"?\s*[:?!]`)
+
+// holdsSecret reports whether a text in a field is a secret by the names of the
+// field, which is the last, and of those around it.
+func holdsSecret(names []string) bool {
+	last := len(names) - 1
+	return (secretName.MatchString(names[last]) || redisPassword.MatchString(names[last]) || last > 0 && names[last] == "value" && redisPassword.MatchString(names[last-1])) &&
+		!underSecretReference(names)
+}
 
 // secretText is what stands in for a literal secret from here on, so that no
 // error text, plan or artifact can hold it.
@@ -72,7 +84,7 @@ func remedyAt(names []string) string {
 	case slices.Contains(names[i:], "secrets"):
 		return fmt.Sprintf(`refer to a secret of Kubernetes: %s: {name: "…", key: "…"}`, name)
 	case !slices.Contains(names[i:], "env"):
-		return secretRemedy
+		return `take it out: who may read the objects of the namespace would see it; pods are given it from a secret of Kubernetes, by kuberay: secrets: NAME: {name: "…", key: "…"}`
 	}
 	if strings.ToUpper(name) != name || name == "" || name == secretText {
 		name = "NAME" // an item of a pod template: {name: "NAME", value: "…"}
@@ -104,8 +116,12 @@ func redactNode(root ast.Node, at func(ast.Node) diag.Pos, diags *diag.List) {
 				n.Label = &ast.BasicLit{ValuePos: n.Label.Pos(), Kind: token.STRING, Value: literal.String.Quote(name)}
 			}
 			names = append(names, name)
-			if secretName.MatchString(name) && !underSecretReference(names) {
-				if lit := literalIn(n.Value); lit != nil {
+			if holdsSecret(names) {
+				lit := literalIn(n.Value)
+				if redisPassword.MatchString(name) {
+					lit = cmp.Or(lit, literalIn(member(n.Value, "value")))
+				}
+				if lit != nil {
 					refuse(lit, "a literal secret in "+name)
 					n.Value = &ast.BasicLit{ValuePos: n.Value.Pos(), Kind: token.STRING, Value: literal.String.Quote(secretText)}
 				}
@@ -127,6 +143,22 @@ func redactNode(root ast.Node, at func(ast.Node) diag.Pos, diags *diag.List) {
 			names = names[:len(names)-1]
 		}
 	})
+}
+
+// member is the value of a field of a struct, nil if it has none.
+func member(x ast.Expr, name string) ast.Expr {
+	s, ok := x.(*ast.StructLit)
+	if !ok {
+		return nil
+	}
+	for _, d := range s.Elts {
+		if f, ok := d.(*ast.Field); ok {
+			if n, _, _ := ast.LabelName(f.Label); n == name {
+				return f.Value
+			}
+		}
+	}
+	return nil
 }
 
 // literalIn finds a text in an expression of a secret field that may become its
@@ -173,11 +205,8 @@ func secretValue(path, text string) bool {
 // secretPath reports whether the value at a path is a secret by its name.
 func secretPath(path string) bool {
 	parent, name := cutLast(path)
-	if !secretName.MatchString(name) {
-		return false
-	}
 	_, above := cutLast(parent)
-	return !underSecretReference([]string{above, name})
+	return holdsSecret([]string{above, name})
 }
 
 // cutLast cuts the last name off a path, without quotes and index.
@@ -199,11 +228,11 @@ var labelled = regexp.MustCompile(`([A-Za-z0-9_-]+)"?\s*[:?!]+\s*#*"+([^"]*)`)
 // LooksSecret reports whether a source line seems to hold a secret: for printers,
 // which also show lines of files that do not parse.
 func LooksSecret(line string) bool {
-	if tokenLike.MatchString(line) {
+	if tokenLike.MatchString(line) || redisValue.MatchString(line) {
 		return true
 	}
 	for _, m := range labelled.FindAllStringSubmatch(line, -1) {
-		if secretName.MatchString(m[1]) && !notSecret(m[2]) {
+		if (secretName.MatchString(m[1]) || redisPassword.MatchString(m[1])) && !notSecret(m[2]) {
 			return true
 		}
 	}

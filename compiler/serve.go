@@ -67,7 +67,14 @@ func (s *serveRun) onRay() {
 		case "vllm":
 			for _, v := range i.Value.Env {
 				if v.Value.SecretEnv != "" {
-					s.e.fact(tree.Join(path+".env", v.Key), "its replicas read it from "+v.Value.SecretEnv+" of the node's own environment")
+					where := "the node's own environment"
+					if s.e.plan.Target == plan.KubeRay {
+						where = "their pods: kuberay.secrets, a template or the image must set it"
+						if s.e.root.Lookup("kuberay", "secrets", v.Value.SecretEnv) != nil {
+							where = "their pods, where kuberay.secrets sets it"
+						}
+					}
+					s.e.fact(tree.Join(path+".env", v.Key), "its replicas read it from "+v.Value.SecretEnv+" of "+where)
 				}
 			}
 			s.e.fact(path+".sampling_config", "sampling defaults are no part of a Ray Serve application: `genrm gateway --run ID` sends them, and who asks the application itself gets vLLM's")

@@ -92,6 +92,7 @@ func (c *emitCmd) Run(a *app) error {
 func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 	var all []emit.File
 	seen := map[string]bool{}
+	var clashes []string
 	objects := map[[3]string]string{} // in Kubernetes: the experiment that is one of this name
 	for _, p := range plans {
 		files, err := emit.Files(p)
@@ -112,7 +113,8 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 		if p.Target == plan.KubeRay {
 			place := kuberay.Place(p)
 			if other, ok := objects[place]; ok && other != p.Name {
-				return nil, fmt.Errorf("the experiments %s and %s would both be %s in Kubernetes, where names have small letters, digits and dashes alone: whichever is applied later would change the other's object; give one another name, or another kuberay.namespace", other, p.Name, place[2])
+				clashes = append(clashes, fmt.Sprintf("%s and %s would both be %s", other, p.Name, place[2]))
+				continue
 			}
 			objects[place] = p.Name
 		}
@@ -126,6 +128,9 @@ func emitted(plans []*plan.Plan, several bool) ([]emit.File, error) {
 			seen[f.Name] = true
 			all = append(all, f)
 		}
+	}
+	if len(clashes) > 0 {
+		return nil, fmt.Errorf("the experiments %s in Kubernetes, where names have small letters, digits and dashes alone: whichever is applied later would change the other's object; give one another name, or another kuberay.namespace", strings.Join(clashes, ", "))
 	}
 	return all, nil
 }

@@ -61,7 +61,7 @@ func (c *initCmd) Run(a *app) error {
 		return err
 	}
 	name := experimentName(filepath.Base(abs))
-	data := struct{ Name, Package, Version string }{name, packageName(name), "latest"}
+	data := struct{ Name, Package, Version, Workload string }{name, packageName(name), "latest", c.Workload}
 	if v := version(); releaseVersion.MatchString(v) {
 		data.Version = v
 	}

@@ -41,7 +41,7 @@ func (l List) grouped() []group {
 	var out []group
 	at := map[key]int{}
 	for _, d := range l {
-		name, rest := splitExperiment(d.Path)
+		name, rest := SplitExperiment(d.Path)
 		if name == "" {
 			out = append(out, group{Diagnostic: d})
 			continue
@@ -57,9 +57,9 @@ func (l List) grouped() []group {
 	return out
 }
 
-// splitExperiment splits the path of a field in experiments.NAME into the name
+// SplitExperiment splits the path of a field in experiments.NAME into the name
 // and the rest; the name is "" for any other path.
-func splitExperiment(path string) (name, rest string) {
+func SplitExperiment(path string) (name, rest string) {
 	path, ok := strings.CutPrefix(path, "experiments.")
 	if !ok {
 		return "", path

@@ -36,7 +36,7 @@ func (checker) Check(p *plan.Plan) diag.List {
 	}
 	if key := need.DriverGPU(p); key != "" {
 		if _, stated := wanted(s); !stated {
-			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", driverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
+			l.Add(p.Finding("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the cluster's head", DriverGPU(key)+" Ray starts drivers on the head, unless the entrypoint asks for something. genrm launch looks at the head.", "if it has none, "+driverRemedy))
 		}
 	}
 	if p.Workload == plan.Serve {

@@ -355,11 +355,11 @@ func entrypoint(p *plan.Plan, s *tree.Value, got cluster, l *diag.List) {
 	case stated:
 		summary = "the driver comes to a node without a GPU"
 	}
-	l.Add(p.Finding("GRM8327", severity, tree.Join("gym.config", key), summary, driverGPU(key), driverRemedy))
+	l.Add(p.Finding("GRM8327", severity, tree.Join("gym.config", key), summary, DriverGPU(key), driverRemedy))
 }
 
-// driverGPU says why a gym driver wants a node with GPUs.
-func driverGPU(key string) string {
+// DriverGPU says why a gym driver wants a node with GPUs.
+func DriverGPU(key string) string {
 	return fmt.Sprintf("NeMo Gym reads the vLLM flags of %s in a process beside the driver, and without a GPU vLLM cannot tell its device there.", key)
 }
 

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
-	"sigs.k8s.io/yaml"
 
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/image"
@@ -134,11 +133,6 @@ func (b *builder) pods() shape {
 	p, c := b.p, b.p.Cluster
 	var s shape
 	s.used = need.GPUs(p)
-	if p.Workload == plan.Gym {
-		for _, i := range p.Instances {
-			s.used += i.Value.NumGPUs
-		}
-	}
 	n := c.NodesNeeded
 	stated := p.Positions["cluster.nodes"].IsValid()
 	if p.Workload == plan.Gym && stated {
@@ -369,7 +363,7 @@ func (b *builder) service() error {
 			deploy[field] = v
 		}
 	}
-	config, err := yaml.Marshal(deploy)
+	config, err := asYAML(deploy)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ray-project/kuberay/ray-operator/controllers/ray/utils"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/compiler/shell"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/ray"
@@ -50,8 +52,9 @@ var anyHash = strings.Repeat("0", 64)
 var (
 	label = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`) // DNS-1035, of any length
 
-	// pattern is what the validation of Kubernetes appends to its messages.
-	pattern = regexp.MustCompile(`,? ?regex used for validation is '.*?'(\)|$)`)
+	// pattern is what the validation of Kubernetes appends to its messages, within
+	// the parentheses of its examples or in its own.
+	pattern = regexp.MustCompile(`( \(|, )regex used for validation is '.*?'\)`)
 
 	// jobOnly are the fields that belong to RayJob objects.
 	jobOnly = []string{"ttl", "submissionMode", "deadline", "shutdown_after_finish", "suspend", "backoff_limit", "entrypoint_num_cpus", "entrypoint_num_gpus"}
@@ -85,6 +88,12 @@ func (checker) Tell(p *plan.Plan) (diag.List, []plan.Fact) {
 	b.startParams()
 	b.autoscaling()
 	b.kueue()
+	if key := need.DriverGPU(p); key != "" && b.shape.gpus == 0 {
+		if g, _ := b.s.Field("entrypoint_num_gpus").AsFloat(); g == 0 {
+			b.add("GRM8308", diag.Note, tree.Join("gym.config", key), "the driver wants a GPU on the head, which has none", ray.DriverGPU(key)+" The driver runs on the head.",
+				"write kuberay: head_gpus: 1, or as many as a worker has: the head is the first of the nodes then")
+		}
+	}
 	if p.Workload == plan.Serve {
 		for _, f := range jobOnly {
 			if b.s.Field(f).OK() {
@@ -129,8 +138,13 @@ func (b *builder) names() {
 		b.add("GRM8402", diag.Error, "name", fmt.Sprintf("%s is no name for a %s", name, kind),
 			became+"Names of Ray objects begin with a letter, end with a letter or digit, and hold nothing but letters, digits and dashes.", remedy)
 	case len(name)+suffix > maxName:
+		detail := fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName)
+		if p.Workload == plan.Serve { // the object has no suffix, but a label of it
+			id := len(anyRun) + 1
+			detail = fmt.Sprintf("%d characters + %d for the run's id = %d > %d, which is what a label holds: the object is found by that of its run.", len(name), id, len(name)+id, validation.LabelValueMaxLength)
+		}
 		b.add("GRM8401", diag.Error, "name", fmt.Sprintf("the name is too long for a %s by %d", kind, len(name)+suffix-maxName),
-			fmt.Sprintf("%d characters + %d for the run = %d > %d: Kubernetes would take it and the operator refuse it, because of the RayCluster (53) and labels (63) that it names after it.", len(name), suffix, len(name)+suffix, maxName),
+			detail,
 			fmt.Sprintf("use a name of at most %d characters", maxName-suffix))
 	}
 	if q, ok := b.s.Field("queue").AsString(); ok && len(q) > validation.LabelValueMaxLength {
@@ -139,7 +153,7 @@ func (b *builder) names() {
 	}
 	bad := func(path, what, text string, errs []string) {
 		if len(errs) > 0 {
-			b.add("GRM8417", diag.Error, path, fmt.Sprintf("%q is no %s", short(text), what), "Kubernetes: "+oneLine(pattern.ReplaceAllString(strings.Join(errs, "; "), ""))+".", "write another one")
+			b.add("GRM8417", diag.Error, path, fmt.Sprintf("%q is no %s", short(text), what), "Kubernetes: "+oneLine(reason(strings.Join(errs, "; ")))+".", "write another one")
 		}
 	}
 	object := func(v *tree.Value, path, what string) {
@@ -175,6 +189,7 @@ func (b *builder) names() {
 		for _, f := range v.Fields {
 			at := tree.Join("kuberay."+strings.Join(steps, "."), f.Name)
 			switch {
+			case !f.Value.OK():
 			case len(steps) == 1 && steps[0] != "node_selector" && b.ours(at, f.Name):
 			case steps[len(steps)-1] == "annotations":
 				bad(at, "key of an annotation", f.Name, validation.IsQualifiedName(strings.ToLower(f.Name)))
@@ -243,6 +258,16 @@ func (b *builder) names() {
 		}
 		paths[where] = at
 	}
+}
+
+// reason is a message of the validation of Kubernetes without the pattern.
+func reason(message string) string {
+	return pattern.ReplaceAllStringFunc(message, func(s string) string {
+		if strings.HasPrefix(s, ",") {
+			return ")"
+		}
+		return ""
+	})
 }
 
 // ours reports a label or annotation of the object that is genrm's to set.
@@ -507,7 +532,86 @@ func (b *builder) startParams() {
 				b.add(f.code, diag.Error, tree.Join("kuberay."+field, name), f.summary, f.detail, f.remedy)
 			}
 		}
+		if v := b.s.Field(field); v.OK() {
+			for _, f := range v.Fields {
+				if !f.Value.OK() {
+					continue
+				}
+				if why := takenApart(f.Value.Text); why != "" {
+					b.add("GRM8437", diag.Error, tree.Join("kuberay."+field, f.Name), fmt.Sprintf("the shell reads %s otherwise: %s", f.Name, why),
+						"The operator writes it as it is to the line of bash that starts Ray in the pod. Source: convertParamMap of ray-operator v1.5.1.", "quote it for the shell: "+quotedWord(f.Value.Text))
+				}
+			}
+		}
 	}
+}
+
+// quotedWord is a text of CUE with a word of the shell that stands for a text.
+func quotedWord(text string) string {
+	word, err := shell.Quote(text)
+	if err != nil || len(word) > 60 || !utf8.ValidString(text) {
+		return `"'…'"`
+	}
+	return strconv.Quote(word)
+}
+
+// takenApart says why bash does not read a text as one word that means it, "" if
+// it does. What it puts in itself ($NAME, $(…), backticks) is the user's wish.
+func takenApart(text string) string {
+	if strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
+		if strings.Contains(text, `"`) {
+			return "it takes the quotes of JSON away"
+		}
+	}
+	for i := 0; i < len(text); i++ {
+		rest, end := text[i+1:], 0
+		switch c := text[i]; c {
+		case ' ', '\t', '\n', ';', '&', '|', '<', '>', '(', ')':
+			return fmt.Sprintf("the word ends at %q", c)
+		case '\\':
+			if rest == "" {
+				return "a backslash at the end joins it with what follows"
+			}
+			i++
+			continue
+		case '\'':
+			end = strings.IndexByte(rest, '\'')
+		case '"', '`':
+			end = closing(rest, c)
+		case '$':
+			switch {
+			case strings.HasPrefix(rest, "("):
+				end = closing(rest[1:], ')') + 1
+			case strings.HasPrefix(rest, "{"):
+				end = closing(rest[1:], '}') + 1
+			default:
+				continue
+			}
+			if end == 0 {
+				end = -1
+			}
+		default:
+			continue
+		}
+		if end < 0 {
+			return fmt.Sprintf("%q is not closed", text[i])
+		}
+		i += end + 1
+	}
+	return ""
+}
+
+// closing is where what a byte closes ends, -1 if it does not.
+func closing(text string, with byte) int {
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case with:
+			return i
+		case '\\':
+			i++
+		}
+	}
+	return -1
 }
 
 // autoscaling checks the bounds of workers that come and go.
@@ -525,6 +629,7 @@ func (b *builder) autoscaling() {
 		d := b.p.Finding("GRM8416", diag.Error, "kuberay.autoscaling.max", fmt.Sprintf("max is %d, and min %d", high, low), "Kubernetes takes it, and the operator then makes max of them.", "write a max of at least min")
 		d.Related = []diag.Related{{Pos: b.p.Pos("kuberay.autoscaling.min"), Message: "min"}}
 		b.found.Add(d)
+	case b.shape.used > 0 && b.p.Cluster.GPUsPerNode == 0: // reported by sizes
 	case b.shape.perWorker == 0:
 		b.add("GRM8416", diag.Warning, "kuberay.autoscaling", "autoscaling without workers", "The plan uses no GPUs, so the run has a head alone.", "remove autoscaling")
 	case high < int64(n):
@@ -661,6 +766,11 @@ func (b *builder) tell() []plan.Fact {
 	pods := "no workers"
 	if s.workers > 0 {
 		pods = fmt.Sprintf("%s with %s each", need.Count(s.workers, "worker"), need.Count(s.perWorker, "GPU"))
+	}
+	if auto := b.s.Field("autoscaling"); auto.OK() && s.perWorker > 0 {
+		low, _ := auto.Field("min").AsInt()
+		high, _ := auto.Field("max").AsInt()
+		pods = fmt.Sprintf("%d to %s with %s each, at first %d", low, need.Count(int(high), "worker"), need.Count(s.perWorker, "GPU"), s.workers)
 	}
 	add("kuberay", "%s %s: a head with %s, %s", kind, ray.ObjectName(p.Name), head, pods)
 	if idle := s.gpus + s.workers*s.perWorker - s.used; s.workers > 0 && idle > 0 && s.used > 0 && (s.first || s.gpus == 0) {

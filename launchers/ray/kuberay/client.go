@@ -260,7 +260,7 @@ func (c *conn) send(ctx context.Context, r request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		in = bytes.NewReader(data)
+		in = bytes.NewReader(escaped(data))
 	}
 	target := c.base + r.path
 	if len(r.query) > 0 {

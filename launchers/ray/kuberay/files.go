@@ -2,6 +2,7 @@ package kuberay
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 
 	"sigs.k8s.io/yaml"
@@ -58,11 +59,44 @@ func Manifest(p *plan.Plan, o *Objects) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := yaml.Marshal(u.Object)
+		text, err := asYAML(u.Object)
 		if err != nil {
 			return nil, err
 		}
 		b.Write(text)
 	}
 	return b.Bytes(), nil
+}
+
+// asYAML writes a value as YAML that says the same as its JSON.
+func asYAML(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(escaped(text))
+}
+
+// escaped writes in JSON what YAML does not take as it is, or takes for the end of
+// a line, as \u and four digits, which say the same in both. Who is sent an object
+// reads it as YAML, too.
+func escaped(text []byte) []byte {
+	if !bytes.ContainsFunc(text, wantsEscape) {
+		return text
+	}
+	var b bytes.Buffer
+	for _, r := range string(text) {
+		if wantsEscape(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.Bytes()
+}
+
+// wantsEscape reports the characters from DEL on, which JSON does not escape, that
+// are none of YAML 1.1, its line breaks, and the mark of a byte order.
+func wantsEscape(r rune) bool {
+	return r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }

@@ -267,6 +267,8 @@ func TestBuildShape(t *testing.T) {
 		{"a GPU for the driver, by the template", relax(`head: spec: containers: [{name: "ray-head", resources: limits: "nvidia.com/gpu": 1}]`), 1, 1, 8},
 		{"served judges", serve(""), 0, 1, 4},
 		{"no GPU at all", gym, 0, 0, 0},
+		{"a vLLM of Gym's on half a node", "name: \"g\"\nkuberay: {" + imageField + "}\ncluster: gpus_per_node: 8\n" + gymVLLM(4), 0, 1, 4},
+		{"a vLLM of Gym's, and a GPU for the driver", "name: \"g\"\nkuberay: {head_gpus: 1, entrypoint_num_gpus: 1, " + imageField + "}\ncluster: gpus_per_node: 8\n" + gymVLLM(4), 1, 1, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, l := compile(t, c.src)
@@ -382,12 +384,16 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestKept: the plan tells where the state of the head is kept, and whose it is.
-func TestKept(t *testing.T) {
+// TestTold: the plan tells where the state of the head is kept, and whose it is, and
+// how many workers there may be, and where secrets come from.
+func TestTold(t *testing.T) {
 	for _, c := range []struct{ src, path, want string }{
 		{serve(`gcs_fault_tolerance: redis_address: "redis:6379"`), "kuberay.gcs_fault_tolerance", "the Redis at redis:6379 keeps the state of the head, for each Ray cluster by itself"},
 		{serve(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "ns"}`), "kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at redis:6379 keeps the state of the head as ns, which the old and the new Ray cluster share while the RayService is upgraded, and whoever else names it"},
 		{relax(`gcs_fault_tolerance: {redis_address: "redis:6379", external_storage_namespace: "ns"}`), "kuberay.gcs_fault_tolerance.external_storage_namespace", "the Redis at redis:6379 keeps the state of the head as ns, which every run that names it shares, and each try of this one"},
+		{serve("") + "\nserve: instances: quality: env: HF_TOKEN: env: \"T\"\n", "serve.instances.quality.env.HF_TOKEN", "its replicas read it from T of their pods: kuberay.secrets, a template or the image must set it"},
+		{serve(`secrets: T: {name: "n", key: "k"}`) + "\nserve: instances: quality: env: HF_TOKEN: env: \"T\"\n", "serve.instances.quality.env.HF_TOKEN", "its replicas read it from T of their pods, where kuberay.secrets sets it"},
+		{serve(`autoscaling: {min: 0, max: 4}`), "kuberay", "RayService judges: a head with no GPU, 0 to 4 workers with 4 GPUs each, at first 1"},
 	} {
 		if p := accepted(t, c.src); !slices.Contains(p.Facts, plan.Fact{Path: c.path, Text: c.want}) {
 			t.Errorf("%q is not among %q", c.want, p.Facts)
@@ -507,10 +513,16 @@ func TestDerivedNames(t *testing.T) {
 	}
 }
 
+// odd are texts that YAML reads as something else, or refuses, as they are.
+const odd = `labels: {a: "yes", b: "1e3", c: "", d: "No", e: "0x1f", f: "1_000", y: "y", "no": "n"}, annotations: {` +
+	`a: "on", b: " x ", c: "a\nb\n---\nc", d: "---", e: "~", f: "\u2028x\u0085y\u0085\u0085z", g: "#c", h: "a: b", i: "\t", j: "\u001b[31m", k: "1:30", l: "'\"\\n", m: "\r\n",` +
+	`n: "<<", o: "=", p: "!!str a", q: "*a", r: "%@|>-", s: "\ufeff", t: "\u007f\u0080\u009f", u: "\ufffe\uffff", v: "\n\n x\n\n", w: "é😀\u2029"}`
+
 // TestRoundTrip: what is written is read by a strict decoder of the operator's
 // types, and says the same.
 func TestRoundTrip(t *testing.T) {
-	for name, src := range map[string]string{"job": relax(""), "rich job": relax(rich), "service": serve(""), "rich service": serve(rich), "sidecar": relax(`submissionMode: "SidecarMode"`), "own services": serve(`serve_service: annotations: "a/b": "c", upgrade_strategy: "None", cluster_deletion_delay: 5`)} {
+	for name, src := range map[string]string{"job": relax(""), "rich job": relax(rich), "service": serve(""), "rich service": serve(rich), "sidecar": relax(`submissionMode: "SidecarMode"`), "own services": serve(`serve_service: annotations: "a/b": "c", upgrade_strategy: "None", cluster_deletion_delay: 5`),
+		"what YAML takes for something else": serve(odd + `, serve_service: {` + odd + `}`), "that of a job": relax(odd + `, env: {A: "\u007f\u0085\u2028\ufffe"}`)} {
 		t.Run(name, func(t *testing.T) {
 			p := accepted(t, src)
 			o := built(t, p, testRun)
@@ -805,6 +817,7 @@ func TestRules(t *testing.T) {
 		{"suspend without shutdown", relax("suspend: true, shutdown_after_finish: false"), []string{"GRM8415 kuberay.shutdown_after_finish"}},
 		{"a queue without shutdown", relax(`queue: "q", shutdown_after_finish: false`), []string{"GRM8415 kuberay.shutdown_after_finish"}},
 		{"a queue and autoscaling", relax(`queue: "q", autoscaling: {min: 1, max: 1}`), []string{"GRM8415 kuberay.autoscaling"}},
+		{"more than 32 bits", relax(`autoscaling: {min: 4294967296, max: 4294967297, idle_timeout: 4294967296}, entrypoint_num_cpus: 1e300`), []string{"GRM2004 kuberay.autoscaling.idle_timeout", "GRM2004 kuberay.autoscaling.max", "GRM2004 kuberay.autoscaling.min", "GRM2004 kuberay.entrypoint_num_cpus"}},
 		{"bounds the wrong way round", relax(`autoscaling: {min: 2, max: 1}`), []string{"GRM8416 kuberay.autoscaling.max"}},
 		{"a mount of nothing", relax(`volumes: [{name: "models", emptyDir: {}}], volume_mounts: [{name: "model", mountPath: "/m"}, {name: "models", mountPath: "/dev/shm"}]`), []string{"GRM8417 kuberay.volume_mounts[0].name", "GRM8417 kuberay.volume_mounts[1].mountPath"}},
 		{"our volume", relax(`volumes: [{name: "genrm", emptyDir: {}}]`), []string{"GRM8417 kuberay.volumes[0].name"}},
@@ -836,6 +849,17 @@ func TestRules(t *testing.T) {
 			[]string{"GRM1008 kuberay.env.REDIS_PASSWORD", "GRM1008 kuberay.gcs_fault_tolerance.redis_address", "GRM1008 kuberay.gcs_fault_tolerance.redis_password", "GRM1008 kuberay.head_ray_start_params.redis-password", "GRM2003 kuberay.gcs_fault_tolerance.redis_username"}},
 		{"literal secrets beside a Redis", relax(`gcs_fault_tolerance: redis_address: "redis:6379", env: REDIS_PASSWORD: "hidden", head_ray_start_params: "redis-password": "hidden"`), []string{"GRM1008 kuberay.env.REDIS_PASSWORD", "GRM1008 kuberay.head_ray_start_params.redis-password"}},
 		{"no address of a Redis", relax(`gcs_fault_tolerance: redis_address: "redis"`), []string{"GRM2004 kuberay.gcs_fault_tolerance.redis_address"}},
+		{"no port of a Redis", relax(`gcs_fault_tolerance: redis_address: "redis:0"`), []string{"GRM2004 kuberay.gcs_fault_tolerance.redis_address"}},
+		{"NULs", relax(`context: "a\u0000", head_ray_start_params: a: "\u0000", worker_ray_start_params: a: "\u0000", volumes: [{name: "v", emptyDir: {}}], volume_mounts: [{name: "v", mountPath: "/\u0000"}],
+			gcs_fault_tolerance: {redis_address: "r\u0000:1", external_storage_namespace: "a\u0000"}`),
+			[]string{"GRM2004 kuberay.context", "GRM2004 kuberay.gcs_fault_tolerance.external_storage_namespace", "GRM2004 kuberay.gcs_fault_tolerance.redis_address", "GRM2004 kuberay.head_ray_start_params.a",
+				"GRM2004 kuberay.volume_mounts[0].mountPath", "GRM2004 kuberay.worker_ray_start_params.a"}},
+		{"a label that is a secret", relax(`labels: password: "hidden !"`), []string{"GRM1008 kuberay.labels.password"}},
+		{"autoscaling without the size of nodes", strings.Replace(relax(`autoscaling: {min: 0, max: 1}`), "cluster: gpus_per_node: 8", "", 1), []string{"GRM8404 cluster"}},
+		{"flags of ray start that the shell takes apart", relax(`head_ray_start_params: {a: "x y", b: "x;y", c: "'x", d: "\"x", e: "x\\", f: "$(a", g: "{\"a\":1}", h: "a\nb", i: "a&", j: "a>b", k: " x", l: "${a", m: "[\"a\",1]"}, worker_ray_start_params: {a: "\u0060x"}`),
+			[]string{"GRM8437 kuberay.head_ray_start_params.a", "GRM8437 kuberay.head_ray_start_params.b", "GRM8437 kuberay.head_ray_start_params.c", "GRM8437 kuberay.head_ray_start_params.d", "GRM8437 kuberay.head_ray_start_params.e", "GRM8437 kuberay.head_ray_start_params.f", "GRM8437 kuberay.head_ray_start_params.g", "GRM8437 kuberay.head_ray_start_params.h",
+				"GRM8437 kuberay.head_ray_start_params.i", "GRM8437 kuberay.head_ray_start_params.j", "GRM8437 kuberay.head_ray_start_params.k", "GRM8437 kuberay.head_ray_start_params.l", "GRM8437 kuberay.head_ray_start_params.m", "GRM8437 kuberay.worker_ray_start_params.a"}},
+		{"flags of ray start that are one word", relax(`head_ray_start_params: {a: "'{\"judge\": 1}'", b: "\"{\\\"judge\\\": 1}\"", c: "$MY_POD_IP", d: "$(nproc --all)", e: "${A:-x y}", f: "a\\ b", g: "", h: "\u0060a b\u0060", i: "\"$(a; b)\"", j: "a,b=c#d", k: "true", l: "'a'\\''b'"}`), nil},
 		{"flags of ray start", relax(`head_ray_start_params: {"num-gpus": "1", labels: "a=b"}, worker_ray_start_params: "num-gpus": "1"`), []string{"GRM8414 kuberay.head_ray_start_params.\"num-gpus\"", "GRM8414 kuberay.worker_ray_start_params.\"num-gpus\"", "GRM8419 kuberay.head_ray_start_params.labels"}},
 		{"marks of genrm's", relax(`labels: {"genrm.dev/run": "x", "kueue.x-k8s.io/queue-name": "q", "a b": "c", d: "e f"}, annotations: {"genrm.dev/x": "y", "": "z"}`),
 			[]string{"GRM8417 kuberay.annotations.\"\"", "GRM8417 kuberay.annotations.\"genrm.dev/x\"", "GRM8417 kuberay.labels.\"a b\"", "GRM8417 kuberay.labels.\"genrm.dev/run\"", "GRM8417 kuberay.labels.\"kueue.x-k8s.io/queue-name\"", "GRM8417 kuberay.labels.d"}},
@@ -886,6 +910,26 @@ func TestRules(t *testing.T) {
 				t.Errorf("got  %q\nwant %q\n%+v", got, c.want, l)
 			}
 		})
+	}
+}
+
+// gymVLLM is a gym run with a vLLM of so many GPUs.
+func gymVLLM(gpus int) string {
+	return fmt.Sprintf(`gym: config: judge: responses_api_models: local_vllm_model: {
+	entrypoint: "app.py", model: "/models/judge", return_token_id_information: false, uses_reasoning_parser: false
+	vllm_serve_env_vars: VLLM_RAY_DP_PACK_STRATEGY: "strict", vllm_serve_kwargs: {data_parallel_size: 1, tensor_parallel_size: %d, pipeline_parallel_size: 1}
+}
+`, gpus)
+}
+
+// TestDriverGPU: the driver of a gym run with a vLLM of its own wants a GPU on the
+// head, which has none unless it is given one.
+func TestDriverGPU(t *testing.T) {
+	for block, want := range map[string]bool{"": true, "head_gpus: 0": true, "head_gpus: 1": false, "head_gpus: 8": false, "entrypoint_num_gpus: 1, head_gpus: 1": false} {
+		_, l := compile(t, "name: \"g\"\nkuberay: {"+imageField+block+"}\ncluster: gpus_per_node: 8\n"+gymVLLM(4))
+		if got := slices.ContainsFunc(l, func(d diag.Diagnostic) bool { return d.Code == "GRM8308" && d.Path == "gym.config.judge" }); got != want || l.HasErrors() {
+			t.Errorf("%s: %+v", block, l)
+		}
 	}
 }
 

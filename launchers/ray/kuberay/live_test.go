@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 
 	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
 
@@ -571,7 +572,7 @@ func TestApplyAgain(t *testing.T) {
 				_, _ = fmt.Fprintf(w, `{"kind": "Status", "code": %d}`, c.code)
 			})
 			o := &rayv1.RayJob{TypeMeta: metav1.TypeMeta{APIVersion: "ray.io/v1", Kind: "RayJob"}}
-			o.Name = "j"
+			o.Name, o.Annotations = "j", map[string]string{"a": "\x7f \u0085 \ufffe"}
 			got, made, err := conn.apply(context.Background(), o, false, nil)
 			if made != (err == nil && c.asked > 1) { // 200 says that it was there, unless an answer was lost before
 				t.Errorf("made: %t", made)
@@ -580,6 +581,10 @@ func TestApplyAgain(t *testing.T) {
 				t.Errorf("%v, %v after %d requests", got, err, len(bodies))
 			}
 			for _, b := range bodies {
+				var sent rayv1.RayJob // the server reads YAML
+				if err := yaml.Unmarshal([]byte(b), &sent); err != nil || sent.Annotations["a"] != o.Annotations["a"] {
+					t.Errorf("%q: %v", sent.Annotations, err)
+				}
 				if b != bodies[0] || strings.Contains(b, "status") || strings.Contains(b, "null") {
 					t.Errorf("%s", b)
 				}
