@@ -14,7 +14,7 @@ import (
 const (
 	fields = `gcs_fault_tolerance: {redis_address: "rediss://redis.ml:6380", redis_username: {name: "redis", key: "user"}, redis_password: {name: "redis", key: "password"}, external_storage_namespace: "shared"}
 	head_ray_start_params: {"num-cpus": "0", "object-store-memory": "20000000000"}
-	worker_ray_start_params: resources: "'{\"judge\": 1}'"
+	worker_ray_start_params: resources: "{\"judge\": 1}"
 	labels: "volcano.sh/queue-name": "rl"
 	annotations: "site/owner": "rl team"
 	head_service: {type: "NodePort", annotations: "cloud/internal": "true"}

@@ -21,6 +21,7 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
+	"genrm.dev/genrm/compiler/shell"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/ray"
@@ -281,6 +282,21 @@ func texts(v *tree.Value) map[string]string {
 	return m
 }
 
+// words are the fields of a struct of texts, each as one word of a shell: the
+// operator writes them as they are to the line of bash that starts Ray. Source:
+// convertParamMap in controllers/ray/common/pod.go of ray-operator v1.5.1.
+func (b *builder) words(field string) map[string]string {
+	m := texts(b.s.Field(field))
+	for name, text := range m {
+		word, err := shell.Quote(text)
+		if err != nil { // a NUL, which was found before
+			continue
+		}
+		m[name] = word
+	}
+	return m
+}
+
 func (b *builder) mode() rayv1.JobSubmissionMode {
 	if m, ok := b.s.Field("submissionMode").AsString(); ok {
 		return rayv1.JobSubmissionMode(m)
@@ -400,7 +416,7 @@ func (b *builder) cluster() rayv1.RayClusterSpec {
 	head := b.template("head", b.podTemplate(HeadContainer, b.shape.gpus, true))
 	c.HeadGroupSpec = rayv1.HeadGroupSpec{Template: head, RayStartParams: b.params(head, b.shape.gpus)}
 	c.HeadGroupSpec.RayStartParams["dashboard-host"] = "0.0.0.0"
-	maps.Copy(c.HeadGroupSpec.RayStartParams, texts(b.s.Field("head_ray_start_params")))
+	maps.Copy(c.HeadGroupSpec.RayStartParams, b.words("head_ray_start_params"))
 	c.GcsFaultToleranceOptions = b.faultTolerance()
 	if t, ok := b.s.Lookup("head_service", "type").AsString(); ok {
 		c.HeadGroupSpec.ServiceType = corev1.ServiceType(t)
@@ -426,7 +442,7 @@ func (b *builder) cluster() rayv1.RayClusterSpec {
 			GroupName: "workers", Replicas: &n, MinReplicas: &low, MaxReplicas: &high, NumOfHosts: 1,
 			Template: worker, RayStartParams: b.params(worker, b.shape.perWorker),
 		}}
-		maps.Copy(c.WorkerGroupSpecs[0].RayStartParams, texts(b.s.Field("worker_ray_start_params")))
+		maps.Copy(c.WorkerGroupSpecs[0].RayStartParams, b.words("worker_ray_start_params"))
 	}
 	return c
 }

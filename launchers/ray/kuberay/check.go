@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/ray-project/kuberay/ray-operator/controllers/ray/utils"
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +17,6 @@ import (
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/compiler/image"
 	"genrm.dev/genrm/compiler/plan"
-	"genrm.dev/genrm/compiler/shell"
 	"genrm.dev/genrm/compiler/tree"
 	"genrm.dev/genrm/launchers/internal/need"
 	"genrm.dev/genrm/launchers/ray"
@@ -532,86 +530,7 @@ func (b *builder) startParams() {
 				b.add(f.code, diag.Error, tree.Join("kuberay."+field, name), f.summary, f.detail, f.remedy)
 			}
 		}
-		if v := b.s.Field(field); v.OK() {
-			for _, f := range v.Fields {
-				if !f.Value.OK() {
-					continue
-				}
-				if why := takenApart(f.Value.Text); why != "" {
-					b.add("GRM8437", diag.Error, tree.Join("kuberay."+field, f.Name), fmt.Sprintf("the shell reads %s otherwise: %s", f.Name, why),
-						"The operator writes it as it is to the line of bash that starts Ray in the pod. Source: convertParamMap of ray-operator v1.5.1.", "quote it for the shell: "+quotedWord(f.Value.Text))
-				}
-			}
-		}
 	}
-}
-
-// quotedWord is a text of CUE with a word of the shell that stands for a text.
-func quotedWord(text string) string {
-	word, err := shell.Quote(text)
-	if err != nil || len(word) > 60 || !utf8.ValidString(text) {
-		return `"'…'"`
-	}
-	return strconv.Quote(word)
-}
-
-// takenApart says why bash does not read a text as one word that means it, "" if
-// it does. What it puts in itself ($NAME, $(…), backticks) is the user's wish.
-func takenApart(text string) string {
-	if strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[") {
-		if strings.Contains(text, `"`) {
-			return "it takes the quotes of JSON away"
-		}
-	}
-	for i := 0; i < len(text); i++ {
-		rest, end := text[i+1:], 0
-		switch c := text[i]; c {
-		case ' ', '\t', '\n', ';', '&', '|', '<', '>', '(', ')':
-			return fmt.Sprintf("the word ends at %q", c)
-		case '\\':
-			if rest == "" {
-				return "a backslash at the end joins it with what follows"
-			}
-			i++
-			continue
-		case '\'':
-			end = strings.IndexByte(rest, '\'')
-		case '"', '`':
-			end = closing(rest, c)
-		case '$':
-			switch {
-			case strings.HasPrefix(rest, "("):
-				end = closing(rest[1:], ')') + 1
-			case strings.HasPrefix(rest, "{"):
-				end = closing(rest[1:], '}') + 1
-			default:
-				continue
-			}
-			if end == 0 {
-				end = -1
-			}
-		default:
-			continue
-		}
-		if end < 0 {
-			return fmt.Sprintf("%q is not closed", text[i])
-		}
-		i += end + 1
-	}
-	return ""
-}
-
-// closing is where what a byte closes ends, -1 if it does not.
-func closing(text string, with byte) int {
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case with:
-			return i
-		case '\\':
-			i++
-		}
-	}
-	return -1
 }
 
 // autoscaling checks the bounds of workers that come and go.

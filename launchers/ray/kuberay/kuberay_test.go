@@ -159,7 +159,7 @@ const rich = `namespace: "rl", rayVersion: "2.60.0", head_cpus: 8, head_memory: 
 	volume_mounts: [{name: "models", mountPath: "/models", readOnly: true}, {name: "scratch", mountPath: "/scratch"}],
 	autoscaling: {min: 0, max: 2, idle_timeout: 120, upscaling_mode: "Conservative", version: "v2", memory: "1Gi"}, backoff_limit: 2,
 	gcs_fault_tolerance: {redis_address: "rediss://redis.ml:6380", redis_username: {name: "redis", key: "user"}, redis_password: {name: "redis", key: "password"}, external_storage_namespace: "judges"},
-	head_ray_start_params: {"num-cpus": "0", "object-store-memory": "20000000000"}, worker_ray_start_params: resources: "'{\"judge\": 1}'",
+	head_ray_start_params: {"num-cpus": "0", "object-store-memory": "20000000000"}, worker_ray_start_params: resources: "{\"judge\": 1}",
 	labels: "volcano.sh/queue-name": "rl", annotations: "site/owner": "rl team", head_service: {type: "LoadBalancer", annotations: "cloud/internal": "true"}, deadline: 86400, ttl: 600, entrypoint_num_cpus: 2,
 	head: {metadata: labels: team: "rl", spec: containers: [{name: "ray-head", env: [{name: "A", value: "b"}]}]}, worker: spec: hostNetwork: true`
 
@@ -856,10 +856,9 @@ func TestRules(t *testing.T) {
 				"GRM2004 kuberay.volume_mounts[0].mountPath", "GRM2004 kuberay.worker_ray_start_params.a"}},
 		{"a label that is a secret", relax(`labels: password: "hidden !"`), []string{"GRM1008 kuberay.labels.password"}},
 		{"autoscaling without the size of nodes", strings.Replace(relax(`autoscaling: {min: 0, max: 1}`), "cluster: gpus_per_node: 8", "", 1), []string{"GRM8404 cluster"}},
-		{"flags of ray start that the shell takes apart", relax(`head_ray_start_params: {a: "x y", b: "x;y", c: "'x", d: "\"x", e: "x\\", f: "$(a", g: "{\"a\":1}", h: "a\nb", i: "a&", j: "a>b", k: " x", l: "${a", m: "[\"a\",1]"}, worker_ray_start_params: {a: "\u0060x"}`),
-			[]string{"GRM8437 kuberay.head_ray_start_params.a", "GRM8437 kuberay.head_ray_start_params.b", "GRM8437 kuberay.head_ray_start_params.c", "GRM8437 kuberay.head_ray_start_params.d", "GRM8437 kuberay.head_ray_start_params.e", "GRM8437 kuberay.head_ray_start_params.f", "GRM8437 kuberay.head_ray_start_params.g", "GRM8437 kuberay.head_ray_start_params.h",
-				"GRM8437 kuberay.head_ray_start_params.i", "GRM8437 kuberay.head_ray_start_params.j", "GRM8437 kuberay.head_ray_start_params.k", "GRM8437 kuberay.head_ray_start_params.l", "GRM8437 kuberay.head_ray_start_params.m", "GRM8437 kuberay.worker_ray_start_params.a"}},
-		{"flags of ray start that are one word", relax(`head_ray_start_params: {a: "'{\"judge\": 1}'", b: "\"{\\\"judge\\\": 1}\"", c: "$MY_POD_IP", d: "$(nproc --all)", e: "${A:-x y}", f: "a\\ b", g: "", h: "\u0060a b\u0060", i: "\"$(a; b)\"", j: "a,b=c#d", k: "true", l: "'a'\\''b'"}`), nil},
+		{"flags of ray start in quotes", relax(`head_ray_start_params: {a: "'{\"judge\": 1}'", b: "\"x\""}, worker_ray_start_params: a: "'x y'"`),
+			[]string{"GRM2004 kuberay.head_ray_start_params.a", "GRM2004 kuberay.head_ray_start_params.b", "GRM2004 kuberay.worker_ray_start_params.a"}},
+		{"flags of ray start that a shell would take apart", relax(`head_ray_start_params: {a: "{\"judge\": 1}", b: "x; y", c: "$MY_POD_IP", d: "'x", e: "a\nb", g: "", k: "true"}`), nil},
 		{"flags of ray start", relax(`head_ray_start_params: {"num-gpus": "1", labels: "a=b"}, worker_ray_start_params: "num-gpus": "1"`), []string{"GRM8414 kuberay.head_ray_start_params.\"num-gpus\"", "GRM8414 kuberay.worker_ray_start_params.\"num-gpus\"", "GRM8419 kuberay.head_ray_start_params.labels"}},
 		{"marks of genrm's", relax(`labels: {"genrm.dev/run": "x", "kueue.x-k8s.io/queue-name": "q", "a b": "c", d: "e f"}, annotations: {"genrm.dev/x": "y", "": "z"}`),
 			[]string{"GRM8417 kuberay.annotations.\"\"", "GRM8417 kuberay.annotations.\"genrm.dev/x\"", "GRM8417 kuberay.labels.\"a b\"", "GRM8417 kuberay.labels.\"genrm.dev/run\"", "GRM8417 kuberay.labels.\"kueue.x-k8s.io/queue-name\"", "GRM8417 kuberay.labels.d"}},
