@@ -180,7 +180,7 @@ func (s *Session) follow(ctx context.Context, f *podLog, on bool, lost func(erro
 			f.next(p.Name)
 		}
 		err := f.follow(ctx, SubmitterContainer, on)
-		if status(err) == http.StatusNotFound || status(err) == http.StatusBadRequest {
+		if noLog(err) {
 			err = nil // its pod has gone, or the container is not there yet
 		}
 		if err != nil {

@@ -12,8 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	rayv1 "github.com/ray-project/kuberay/ray-operator/apis/ray/v1"
-
 	"genrm.dev/genrm/compiler/diag"
 	"genrm.dev/genrm/launchers/rundir"
 )
@@ -208,13 +206,7 @@ func (s *Session) followPod(ctx context.Context, f *podLog, p *corev1.Pod, t Pod
 // now are the pods of the run, and whether it has ended. Of an object that is
 // gone, or another's, there is no log.
 func (s *Session) now(ctx context.Context) (pods []corev1.Pod, ended bool, err error) {
-	job, service := new(rayv1.RayJob), new(rayv1.RayService)
-	meta := &job.ObjectMeta
-	var into any = job
-	if s.object.Kind == "RayService" {
-		meta, into = &service.ObjectMeta, service
-	}
-	err = s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into)
+	job, service, meta, err := s.fetch(ctx)
 	other := meta.Labels[LabelRun] != "" && meta.Labels[LabelRun] != s.run.ID
 	switch {
 	case status(err) == http.StatusNotFound, err == nil && (other || s.object.UID != "" && string(meta.UID) != s.object.UID):
@@ -223,11 +215,7 @@ func (s *Session) now(ctx context.Context) (pods []corev1.Pod, ended bool, err e
 		return nil, false, err
 	}
 	st := new(rundir.Status)
-	if s.object.Kind == "RayService" {
-		mergeService(st, service)
-	} else {
-		mergeJob(st, job)
-	}
+	s.merge(st, job, service)
 	pods, err = s.listed(ctx, job, service)
 	return pods, st.State.Ended(), err
 }

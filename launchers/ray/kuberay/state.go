@@ -78,6 +78,26 @@ type seen struct {
 	State string    `json:"state"`
 }
 
+// fetch reads the object of the run. Of job and service the one that it is not is
+// empty; meta is that of the other.
+func (s *Session) fetch(ctx context.Context) (job *rayv1.RayJob, service *rayv1.RayService, meta *metav1.ObjectMeta, err error) {
+	job, service = new(rayv1.RayJob), new(rayv1.RayService)
+	var into any = job
+	if meta = &job.ObjectMeta; s.object.Kind == "RayService" {
+		meta, into = &service.ObjectMeta, service
+	}
+	return job, service, meta, s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into)
+}
+
+// merge puts into a status what the object says.
+func (s *Session) merge(own *rundir.Status, job *rayv1.RayJob, service *rayv1.RayService) {
+	if s.object.Kind == "RayService" {
+		mergeService(own, service)
+	} else {
+		mergeJob(own, job)
+	}
+}
+
 // Status is how a run is: what Kubernetes says of its object, and how it ended
 // once that was seen, even if the object is gone by then.
 func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
@@ -87,13 +107,7 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 	}
 	// What was seen before is only for who cannot ask.
 	own.JobID, own.Reason, own.ReadyAt, own.ReadyAfter, own.Processes = s.object.Namespace+"/"+s.object.Name, "", nil, 0, []rundir.Process{}
-	job, service := new(rayv1.RayJob), new(rayv1.RayService)
-	meta := &job.ObjectMeta
-	var into any = job
-	if s.object.Kind == "RayService" {
-		meta, into = &service.ObjectMeta, service
-	}
-	err = s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into)
+	job, service, meta, err := s.fetch(ctx)
 	switch {
 	case status(err) == http.StatusNotFound:
 		return s.missing(own, "")
@@ -113,11 +127,7 @@ func (s *Session) Status(ctx context.Context) (*rundir.Status, error) {
 		own.EndedAt, own.ExitCode = &now, &code
 		return own, s.run.WriteStatus(own)
 	}
-	if s.object.Kind == "RayService" {
-		mergeService(own, service)
-	} else {
-		mergeJob(own, job)
-	}
+	s.merge(own, job, service)
 	if meta.DeletionTimestamp != nil && !own.State.Ended() {
 		own.State = rundir.Stopping
 		own.Reason = "it is being removed since " + meta.DeletionTimestamp.UTC().Format(time.RFC3339)
@@ -557,29 +567,20 @@ func (s *Session) Overdue(ctx context.Context) (bool, time.Duration, error) {
 	if n, ok := s.block.Field("startup_deadline").AsInt(); ok {
 		limit = time.Duration(n) * time.Second
 	}
-	since := time.Time{}
-	if s.object.Kind == "RayService" {
-		service := new(rayv1.RayService)
-		if err := s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), service); err != nil {
-			return false, limit, err
-		}
-		since = service.CreationTimestamp.Time
+	job, _, meta, err := s.fetch(ctx)
+	if err != nil {
+		return false, limit, err
+	}
+	since := meta.CreationTimestamp.Time
+	switch st := job.Status; {
+	case s.object.Kind == "RayService":
 		if s.object.Applied != nil && s.object.Applied.After(since) {
 			since = *s.object.Applied
 		}
-	} else {
-		job := new(rayv1.RayJob)
-		if err := s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), job); err != nil {
-			return false, limit, err
-		}
-		switch {
-		case job.Status.JobDeploymentStatus == rayv1.JobDeploymentStatusSuspended, job.Status.JobDeploymentStatus == rayv1.JobDeploymentStatusSuspending, job.Spec.Suspend:
-			return false, limit, nil
-		case job.Status.StartTime != nil:
-			since = job.Status.StartTime.Time
-		default:
-			since = job.CreationTimestamp.Time
-		}
+	case st.JobDeploymentStatus == rayv1.JobDeploymentStatusSuspended, st.JobDeploymentStatus == rayv1.JobDeploymentStatusSuspending, job.Spec.Suspend:
+		return false, limit, nil
+	case st.StartTime != nil:
+		since = st.StartTime.Time
 	}
 	return time.Since(since) > limit, limit, nil
 }
@@ -650,23 +651,18 @@ const redisCleanup = 5 * time.Minute
 // the object goes at once, and its clusters are waited for by themselves.
 func (s *Session) keeping(ctx context.Context, until time.Time) ([]string, error) {
 	for {
-		job, service := new(rayv1.RayJob), new(rayv1.RayService)
-		var into any = job
-		if s.object.Kind == "RayService" {
-			into = service
-		}
-		err := s.c.get(ctx, s.c.rayAPI(s.object.Kind, s.object.Name), into)
+		job, service, meta, err := s.fetch(ctx)
 		switch {
 		case status(err) == http.StatusNotFound:
 			return nil, nil
 		case err != nil && (!again(err) || time.Now().After(until)):
 			return nil, err
 		case err == nil:
-			spec, notes := &service.Spec.RayClusterSpec, service.Annotations
+			spec := &service.Spec.RayClusterSpec
 			if job.Spec.RayClusterSpec != nil {
-				spec, notes = job.Spec.RayClusterSpec, job.Annotations
+				spec = job.Spec.RayClusterSpec
 			}
-			if !utils.IsGCSFaultToleranceEnabled(spec, notes) {
+			if !utils.IsGCSFaultToleranceEnabled(spec, meta.Annotations) {
 				return nil, nil
 			}
 			return clusters(job, service), nil
