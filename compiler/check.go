@@ -90,7 +90,7 @@ func (c *checker) scalar(v *tree.Value, fit []*schema.Alt, t *schema.Type, doc s
 	if len(choices) == len(fit) && v.Kind == tree.String {
 		remedy = diag.DidYouMean(v.Text, choices)
 	}
-	if v.Path == "ray.address" || strings.HasSuffix(v.Path, ".ray.address") {
+	if _, field := diag.SplitExperiment(v.Path); field == "ray.address" {
 		remedy = "write " + strconv.Quote(dashboard(v.Text))
 	}
 	if remedy == "" {
