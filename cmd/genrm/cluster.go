@@ -92,7 +92,7 @@ func oneLog(n int) error {
 	return usagef("--follow shows one log, and there are %d experiments: choose by --name, or launch them and look by genrm logs RUN -f", n)
 }
 
-// reportAll prints one run as it is, several as a list.
+// reportAll prints how runs are.
 func (a *app) reportAll(runs []*rundir.Run) error {
 	var reports []report
 	for _, run := range runs {
@@ -102,10 +102,7 @@ func (a *app) reportAll(runs []*rundir.Run) error {
 		}
 		reports = append(reports, report{st, run.Dir})
 	}
-	if len(reports) == 1 {
-		return printJSON(a.stdout, reports[0])
-	}
-	return printJSON(a.stdout, reports)
+	return printEach(a.stdout, reports)
 }
 
 // sweep is what is asked of runs on a cluster that are followed together.

@@ -115,13 +115,10 @@ func (c *launchCmd) wouldTake(a *app, prepared []*kuberay.Prepared) error {
 			fmt.Fprintf(a.stdout, "the API server would take %s in %s; nothing was changed\n", strings.Join(names, " and "), p.Namespace())
 		}
 	}
-	switch {
-	case c.Output != "json":
+	if c.Output != "json" {
 		return nil
-	case len(all) == 1:
-		return printJSON(a.stdout, all[0])
 	}
-	return printJSON(a.stdout, all)
+	return printEach(a.stdout, all)
 }
 
 // manifests prints the objects of runs that are not made.

@@ -307,7 +307,7 @@ func (c *launchCmd) attend(a *app, s *local.Started) error {
 	}
 	v := &view{out: out, run: s.Run, live: a.terminal(out) && !c.Follow, quiet: c.Detach && !c.Wait, root: relative(s.Dir)}
 	if c.Follow {
-		v.logs = &follower{run: s.Run, lines: -1, out: out}
+		v.logs = &follower{run: s.Run, lines: -1, to: &named{out: out}}
 		defer v.logs.close()
 	}
 	signals := a.takeSignals()

@@ -73,7 +73,7 @@ func (c *logsCmd) Run(a *app) error {
 		}
 		names = []string{c.Process}
 	}
-	f := &follower{run: run, only: c.Process != "", lines: c.Lines, out: a.stdout}
+	f := &follower{run: run, lines: c.Lines, to: &named{only: c.Process != "", out: a.stdout}}
 	defer f.close()
 	for {
 		ended := true
@@ -122,24 +122,19 @@ func processNames(st *rundir.Status) []string {
 	return out
 }
 
-// follower prints several logs, each line with the name of its process unless it
-// is the only one.
+// follower prints several logs of a run's folder.
 type follower struct {
 	run   *rundir.Run
-	only  bool
 	lines int // of what was there before; -1 for all
-	out   io.Writer
+	to    *named
 	tails map[string]*rundir.Tail
-	width int
 }
 
 func (f *follower) poll(names []string, end bool) error {
 	if f.tails == nil {
 		f.tails = map[string]*rundir.Tail{}
 	}
-	for _, name := range names {
-		f.width = max(f.width, len(name))
-	}
+	f.to.names(names)
 	for _, name := range names {
 		t, ok := f.tails[name]
 		if !ok {
@@ -152,12 +147,7 @@ func (f *follower) poll(names []string, end bool) error {
 		for {
 			lines, err := t.Lines(end)
 			for _, l := range lines {
-				if f.only {
-					_, err = fmt.Fprintln(f.out, l)
-				} else {
-					_, err = fmt.Fprintf(f.out, "%-*s | %s\n", f.width, name, l)
-				}
-				if err != nil {
+				if err := f.to.line(name, l); err != nil {
 					return err
 				}
 			}
@@ -180,8 +170,8 @@ func (f *follower) close() {
 	_ = errors.Join(errs...) // only read
 }
 
-// named prints lines of several logs that come at the same time, each with the
-// name of its log unless it is the only one, as [follower] does.
+// named prints lines of several logs, which may come at the same time, each with
+// the name of its log unless it is the only one.
 type named struct {
 	only  bool
 	out   io.Writer

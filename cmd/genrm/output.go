@@ -16,6 +16,14 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
+// printEach writes one as it is, several as a list.
+func printEach[T any](w io.Writer, all []T) error {
+	if len(all) == 1 {
+		return printJSON(w, all[0])
+	}
+	return printJSON(w, all)
+}
+
 // ranges writes sorted numbers as "0-3,6".
 func ranges(in []int) string {
 	s := slices.Sorted(slices.Values(in))

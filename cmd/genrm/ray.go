@@ -92,10 +92,7 @@ func (a *app) rayRequests(plans []*plan.Plan) error {
 	if refused {
 		return exitStatus(exitTarget)
 	}
-	if len(all) == 1 {
-		return printJSON(a.stdout, all[0])
-	}
-	return printJSON(a.stdout, all)
+	return printEach(a.stdout, all)
 }
 
 // prepareRay looks whether every plan can be launched, before the first is.

@@ -224,7 +224,7 @@ func (c *launchCmd) followJob(a *app, run *rundir.Run, job *slurm.Job) error {
 	fmt.Fprintf(out, "job %s\n", job.ID)
 	v := &view{out: out, run: run, live: a.terminal(out) && !c.Follow, root: relative(run.Dir)}
 	if c.Follow {
-		v.logs = &follower{run: run, lines: -1, out: out}
+		v.logs = &follower{run: run, lines: -1, to: &named{out: out}}
 		defer v.logs.close()
 	}
 	signals := a.takeSignals()
